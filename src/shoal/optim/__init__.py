@@ -1,0 +1,11 @@
+"""The local optimizers that a mixing calls, and learning-rate schedules.
+
+Optimizers are one file each, listed by ``shoal list optim``: ``strategy(params, options)`` returns a
+`torch.optim.Optimizer` over flat vectors, so only elementwise optimizers qualify. ``torch.optim:NAME`` works too.
+Learning-rate schedules are pure functions of the step: nothing to checkpoint, nothing to drift.
+"""
+
+from shoal.optim._build import build
+from shoal.optim.schedules import LearningRate, learning_rate
+
+__all__ = ["LearningRate", "build", "learning_rate"]
