@@ -7,6 +7,7 @@ A `Trace` is fed by a world and drained by whoever keeps the run (a file per pee
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,23 +81,21 @@ def timeline(spans: Iterable[Span], events: Iterable[Event] = ()) -> dict[str, A
     free: dict[tuple[int, str], list[tuple[float, int]]] = {}  # heap of (end, sub-track) per lane
     for s in ordered:
         pid = pids[s.peer]
+        stop = max(s.start, s.stop)
         busy = free.setdefault((pid, s.lane), [])
         if busy and busy[0][0] <= s.start:
             _, sub = heapq.heappop(busy)
         else:
             sub = len(busy)
-        heapq.heappush(busy, (s.stop, sub))
+        heapq.heappush(busy, (stop, sub))
         tid = tids.setdefault((pid, s.lane, sub), len(tids) + 1)
-        duration = max(0.0, s.stop - s.start)
-        out.append(
-            {"ph": "X", "pid": pid, "tid": tid, "name": s.name, "cat": s.lane, "ts": _us(s.start), "dur": _us(duration), "args": dict(s.args)}
-        )
+        span = {"ph": "X", "pid": pid, "tid": tid, "name": s.name, "cat": s.lane}
+        out.append({**span, "ts": _us(_ns(s.start)), "dur": _us(_ns(stop) - _ns(s.start)), "args": _json(s.args)})
     for (pid, lane, sub), tid in tids.items():
         out.append(_meta("thread_name", pid, tid, lane if sub == 0 else f"{lane} {sub + 1}"))
     for e in instants:
-        out.append(
-            {"ph": "i", "s": "p", "pid": pids[e.peer], "tid": 0, "name": e.kind, "ts": _us(e.at), "args": dict(e.fields)}
-        )
+        instant = {"ph": "i", "s": "p", "pid": pids[e.peer], "tid": 0, "name": e.kind}
+        out.append({**instant, "ts": _us(_ns(e.at)), "args": _json(e.fields)})
     return {"traceEvents": out, "displayTimeUnit": "ms"}
 
 
@@ -104,5 +103,25 @@ def _meta(name: str, pid: int, tid: int, value: str) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": {"name": value}}
 
 
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)
+def _ns(seconds: float) -> int:
+    """Whole nanoseconds. Ends are rounded, never durations, so that spans that touch still do."""
+    return round(seconds * 1e9)
+
+
+def _us(nanoseconds: int) -> float:
+    return nanoseconds / 1000
+
+
+def _json(value: Any) -> Any:
+    """`value` as strict JSON can say it: a loss of NaN becomes ``"nan"``, anything unknown its text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping():
+            return {str(key): _json(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_json(item) for item in value]
+        case _:
+            return str(value)

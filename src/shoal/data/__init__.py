@@ -3,7 +3,8 @@
 Which samples belong to which step is a pure function of (seed, step); nothing has to be checkpointed.
 """
 
-from shoal.data.corpus import Corpus, Dataset, load
-from shoal.data.order import step_samples
+from shoal.data.corpus import Corpus, Dataset
+from shoal.data.order import share, step_samples
+from shoal.data.sources import load
 
-__all__ = ["Corpus", "Dataset", "load", "step_samples"]
+__all__ = ["Corpus", "Dataset", "load", "share", "step_samples"]

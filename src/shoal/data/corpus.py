@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -19,33 +18,27 @@ class Dataset(Protocol):
 
 
 class Corpus(Protocol):
-    """`tokens_per_sample` is 1 where samples are not sequences. `vocab` and `decode` are None where there is no text."""
+    """What a source of data hands out. A subclass inherits the answers for data that is not text.
+
+    `tokens_per_sample` is 1 where samples are not sequences. `vocab` is None where there is no text; then nobody calls
+    `encode` and `decode`. `held_out` may be empty.
+    """
 
     train: Dataset
     held_out: Dataset
     tokens_per_sample: int
     vocab: int | None
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
-    def encode(self, text: str) -> list[int]: ...
+    def decode(self, tokens: Sequence[int]) -> str:
+        raise TypeError("this corpus has no text")
+
+    def encode(self, text: str) -> list[int]:
+        raise TypeError("this corpus has no text")
+
     def baselines(self) -> Mapping[str, float]:
         """Nats per token that trivial models reach on this corpus: ``{"unigram": 3.24, "bigram": 2.42}``; or empty."""
-        ...
+        return {}
 
     def digest(self) -> str:
-        """Peers with different data find out before the first step."""
+        """Peers with different data find out before the first step. Depends on content, not on paths or times."""
         ...
-
-
-def load(
-    *,
-    source: str,
-    files: Sequence[str],
-    tokenizer: str,
-    sequence: int,
-    held_out: float,
-    args: Mapping[str, Any],
-    base: Path,
-) -> Corpus:
-    """Load the corpus that a job's ``[data]`` table describes; relative paths are relative to `base` (the job's folder)."""
-    ...

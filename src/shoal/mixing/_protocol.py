@@ -26,6 +26,7 @@ class Traits:
     topology: bool = False  # needs `mixing.topology`
     directed_ok: bool = False  # W(t) may be asymmetric (it must then still be doubly stochastic)
     replicas_equal: bool = False  # all workers hold the same parameters after every step
+    agrees: bool = True  # replicas come to agree; False: each worker trains a model of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

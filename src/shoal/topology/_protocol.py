@@ -12,7 +12,11 @@ Peer = str
 
 
 class Topology(Protocol):
-    """Mixing weights over named peers. `peers` is sorted everywhere; `island` maps a peer to its island's number."""
+    """Mixing weights over named peers. `peers` is sorted everywhere; `island` maps a peer to its island's number.
+
+    Every W(t) must be doubly stochastic with a positive diagonal, or mixing would change the workers' mean. The peers
+    and islands handed in are never changed in place, so an implementation may remember what it derived from them.
+    """
 
     @property
     def fixed(self) -> bool:
@@ -21,7 +25,7 @@ class Topology(Protocol):
 
     @property
     def directed(self) -> bool:
-        """Some W(t) is not symmetric."""
+        """Some W(t) is not symmetric, for some number of peers."""
         ...
 
     def period(self, peers: Sequence[Peer], island: Mapping[Peer, int]) -> int:
@@ -37,7 +41,10 @@ class Topology(Protocol):
         ...
 
     def group(self, peers: Sequence[Peer], island: Mapping[Peer, int], t: int, me: Peer) -> Sequence[Peer] | None:
-        """My group, sorted and with me in it, if W(t) is a partition into groups with weight 1/|group| each; else None."""
+        """My group, sorted and with me in it, if W(t) is a partition into groups with weight 1/|group| each.
+
+        None where it is not; then it is None for all peers of that step.
+        """
         ...
 
 

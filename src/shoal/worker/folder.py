@@ -1,12 +1,12 @@
 """Where a run keeps its things: one folder, the same in every world.
 
-    runs/NAME/1/
-      job.toml  cluster.toml  plan.json     what was run
-      metrics.jsonl                         progress, as the leader saw it: one object per logged step
-      events/PEER.jsonl                     the event log of each peer (steps, arrival order, peers lost): enough to replay
-      spans/PEER.jsonl                      spans of each peer, merged into timeline.json at the end
-      checkpoints/step-00000100/            one safetensors file per peer and a manifest, whole or absent
-      timeline.json  summary.json
+runs/NAME/1/
+  job.toml  cluster.toml  plan.json     what was run
+  metrics.jsonl                         progress, as the leader saw it: one object per logged step
+  events/PEER.jsonl                     the event log of each peer (steps, arrival order, peers lost): enough to replay
+  spans/PEER.jsonl                      spans of each peer, merged into timeline.json at the end
+  checkpoints/step-00000100/            one safetensors file per peer and a manifest, whole or absent
+  timeline.json  summary.json
 """
 
 from __future__ import annotations

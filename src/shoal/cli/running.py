@@ -1,0 +1,168 @@
+"""Running a prepared job in a world, with everything a person sees of it, to its exit status."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+
+from shoal.errors import ShoalError, UserError
+from shoal.launch.logs import EventLog, write_spans
+from shoal.launch.messages import Failure, failure
+from shoal.launch.prepare import Prepared
+from shoal.launch.processes import launch
+from shoal.launch.signals import StopSignals
+from shoal.launch.torchrun import Place, assemble
+from shoal.rehearse import Rehearsal, rehearse
+from shoal.report import Metrics, Progress, display, summarize, write_timeline
+from shoal.report.summary import World
+from shoal.state.checkpoint import latest
+from shoal.worker import Outcome, Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a run is shown. `command` is what started it, without options for resuming; what to type next is made of it."""
+
+    world: World
+    command: str
+    as_json: bool = False
+
+
+class Watching:
+    """Progress and metrics while a run goes on; timeline and summary at its end, however it ends."""
+
+    def __init__(self, prepared: Prepared, shown: Shown) -> None:
+        self._prepared, self._shown = prepared, shown
+        self._progress = Progress()
+        self._metrics = Metrics(prepared.folder, tensorboard=prepared.job.run.tensorboard, resume=prepared.resume)
+        self._display = display(self._progress, as_json=shown.as_json)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Watching:
+        self._stack.enter_context(self._metrics)
+        self._stack.enter_context(self._display)
+        self._display.note(f"run in {self._prepared.folder.root}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    def tell(self, report: Report) -> None:
+        """Take in and show a report of the leader."""
+        self._progress(report)
+        self._metrics(report)
+        self._display(report)
+        if report.kind == "start" and self._prepared.resume and not report.fields["first_step"]:
+            self._display.note("no whole checkpoint to resume from: starting with the first step")
+
+    def finish(self, outcomes: Mapping[str, Outcome], failures: Sequence[Failure], status: int) -> int:
+        """Write the timeline and the summary, show the summary, and return `status`."""
+        folder = self._prepared.folder
+        write_timeline(folder, self._prepared.plan.peers)
+        summary = summarize(
+            self._progress,
+            name=self._prepared.job.name,
+            folder=folder,
+            world=self._shown.world,
+            outcomes=outcomes,
+            failures=failures,
+            exit_status=status,
+            checkpoint=None if outcomes else _newest_checkpoint(self._prepared),
+            command=self._shown.command,
+        )
+        summary.write(folder)
+        for line in summary.complaints():
+            print(f"shoal: {line}", file=sys.stderr)  # noqa: T201
+        if self._shown.as_json:
+            print(json.dumps({"kind": "summary", **summary.to_json()}), flush=True)  # noqa: T201
+        else:
+            Console().print("\n".join(summary.lines()), markup=False, highlight=False, soft_wrap=True)
+        return status
+
+
+def in_processes(prepared: Prepared, shown: Shown) -> int:
+    """Train in one process per device on this machine."""
+    run = prepared.job.run
+    with Watching(prepared, shown) as watching:
+        ending = launch(
+            prepared.folder,
+            prepared.plan.peers,
+            threads=run.threads or 1,
+            stop_grace=run.stop_grace,
+            resume=prepared.resume,
+            tell=watching.tell,
+        )
+    return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
+
+
+def in_virtual_time(prepared: Prepared, shown: Shown) -> int:
+    """Rehearse in this process. Ctrl-C stops after a step and saves; a second one stops at once.
+
+    Raises:
+        Exception: whatever the model's own code raised, after the timeline and the summary were written.
+    """
+    timing = shown.world == "timing"
+    with Watching(prepared, shown) as watching, StopSignals(insist=True) as signals:
+        rehearsal = rehearse(
+            prepared.job,
+            prepared.cluster,
+            prepared.plan,
+            timing=timing,
+            folder=None if timing else prepared.folder,
+            resume=prepared.resume,
+            tell=watching.tell,
+            should_stop=lambda: signals.asked,
+        )
+        _keep(prepared, rehearsal)
+    failures = [] if isinstance(rehearsal.error, KeyboardInterrupt | None) else [_failure(rehearsal.error, rehearsal)]
+    if signals.first is not None:
+        return watching.finish(rehearsal.outcomes, failures, 128 + signals.first)
+    status = watching.finish(rehearsal.outcomes, failures, failures[0].exit_status if failures else 0)
+    if isinstance(rehearsal.error, Exception) and not isinstance(rehearsal.error, ShoalError):
+        raise rehearsal.error
+    return status
+
+
+def as_rank(here: Place, make: Callable[[], Prepared], shown: Shown) -> int:
+    """Be one of the processes that torchrun, Slurm or the like has started. The first one prepares and reports."""
+    with assemble(here, make) as team:
+        if not here.leads:
+            ending = team.work()
+            for failed in ending.failures:
+                print(f"shoal: {failed.peer}: {failed.text}", file=sys.stderr)  # noqa: T201
+            return ending.exit_status
+        with Watching(team.prepared, shown) as watching:
+            ending = team.work(watching.tell)
+        return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
+
+
+def _newest_checkpoint(prepared: Prepared) -> str | None:
+    """The newest whole checkpoint in the run's folder, for a run that did not live to name it."""
+    try:
+        found = latest(prepared.folder.checkpoints, peers=prepared.plan.peers)
+    except UserError:
+        return None
+    return str(found.path) if found else None
+
+
+def _keep(prepared: Prepared, rehearsal: Rehearsal) -> None:
+    """Write what happened in virtual time to the files that a real run has."""
+    session = secrets.token_hex(8)
+    for peer, trace in rehearsal.traces.items():
+        log = EventLog(prepared.folder.events(peer), session=session)
+        for event in trace.events:
+            log(event)
+        log.close()
+        with prepared.folder.spans(peer).open("w", encoding="utf-8") as file:
+            write_spans(file, trace.spans, dropped=trace.dropped)
+
+
+def _failure(error: Exception, rehearsal: Rehearsal) -> Failure:
+    return failure(rehearsal.failed or "the virtual world", error)

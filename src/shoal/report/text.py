@@ -1,0 +1,45 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def count(number: float) -> str:
+    """``12_345`` → ``"12.3k"``; below a thousand the number itself."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size * 0.9995:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """``243`` → ``"4:03"``, ``7384`` → ``"2:03:04"``; a fraction of a minute in seconds: ``"12.3 s"``."""
+    if seconds < 59.95:
+        return f"{seconds:.3g} s" if seconds >= 0.0005 else "0 s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def nats(loss: float | None) -> str:
+    """A loss with four decimals, or a dash where there is none."""
+    return "–" if loss is None else f"{loss:.4f}"
+
+
+def baselines(table: Mapping[str, float]) -> str:
+    """``{"unigram": 3.24, "bigram": 2.42}`` → ``"unigram 3.2400, bigram 2.4200"``, the weakest first."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in sorted(table.items(), key=lambda item: -item[1]))
+
+
+def json_ready(value: Any) -> Any:
+    """`value` without NaN and infinities, which JSON does not have: they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    return value

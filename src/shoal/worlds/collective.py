@@ -1,0 +1,212 @@
+"""A collective of virtual peers in one go: the bits of the ring of messages and its time, without 2(n-1)n messages.
+
+The peers meet; when the last has joined, the sum is computed with the ring's order of additions and the time at which
+each peer has it with the ring's recursion (`shoal.worlds.ring_time`), on the rates that the ring's ways have if nobody
+else uses them. Without other traffic that is what the messages would take, if no two of the ring's ways share a
+resource; if some do, they are taken to share it all the time.
+
+Other traffic is met approximately, see `shoal.worlds.ring_traffic`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from shoal.errors import BadMessage, Late, PeerLost, Race
+from shoal.network import FluidNetwork
+from shoal.trace import Span
+from shoal.world import Peer, Tag
+from shoal.worlds.clock import VirtualLoop
+from shoal.worlds.post import Address, Post, version
+from shoal.worlds.ring import chunk_nbytes, position, ring_sum
+from shoal.worlds.ring_time import Ring, ring_bytes
+from shoal.worlds.ring_traffic import RingTraffic
+
+class _Member:
+    """One peer in a collective, from its joining to its result."""
+
+    __slots__ = ("address", "done", "joined", "nbytes", "version", "x")
+
+    def __init__(self, address: Address, x: Tensor, nbytes: int, joined: float, done: asyncio.Future[None]) -> None:
+        self.address, self.x, self.nbytes, self.joined, self.done = address, x, nbytes, joined, done
+        self.version = version(x)
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def signature(self) -> str:
+        return f"{self.x.numel()} x {self.x.dtype} in {self.nbytes} bytes"
+
+
+class Collectives:
+    """All collectives of a run. `touch` gives a peer's seconds per byte touched on its device."""
+
+    def __init__(
+        self, loop: VirtualLoop, post: Post, *, touch: Callable[[Peer], float], numeric: bool, deadline: float
+    ) -> None:
+        self.loop, self.post, self.numeric = loop, post, numeric
+        self._touch, self._deadline = touch, deadline
+        self._open: dict[Tag, list[_Collective]] = {}  # by tag; disjoint groups may use the same one
+        self._rings: dict[tuple[Peer, ...], Ring] = {}
+
+    async def reduce(self, address: Address, x: Tensor, peers: Sequence[Peer], tag: Tag, nbytes: int) -> None:
+        """Replace `x` by its sum over `peers`, in place.
+
+        Raises:
+            PeerLost, Late, BadMessage, Race: as the ring of messages would.
+        """
+        me = address.peer
+        for peer in peers:
+            why = address.inbox.lost(peer)
+            if why is not None:
+                raise PeerLost(peer, tag.step, why)
+        joined = self._find(me, peers, tag)
+        member = _Member(address, x, nbytes, self.loop.time(), self.loop.create_future())
+        joined.join(position(joined.peers, me), member)
+        await member.done
+
+    def lose(self, peer: Peer, by: Peer, why: str) -> None:
+        """`by` has found out that `peer` is gone."""
+        for collective in [c for collectives in self._open.values() for c in collectives]:
+            if peer in collective.peers:
+                collective.fail(by, PeerLost(peer, collective.tag.step, why))
+
+    def waiting(self, peer: Peer) -> list[str]:
+        """The collectives that `peer` is in, in words."""
+        pending = [c for collectives in self._open.values() for c in collectives]
+        return [str(c) for c in pending if c.holds(peer)]
+
+    def _find(self, me: Peer, peers: Sequence[Peer], tag: Tag) -> _Collective:
+        """The collective that `me` joins: the open one of this tag and these peers, or a new one."""
+        for collective in self._open.get(tag, ()):
+            if collective.takes(me, peers):
+                return collective
+        fresh = _Collective(self, tuple(peers), tag, self._deadline)
+        self._open.setdefault(tag, []).append(fresh)
+        return fresh
+
+    def forget(self, collective: _Collective) -> None:
+        """`collective` is over."""
+        same_tag = self._open[collective.tag]
+        same_tag.remove(collective)
+        if not same_tag:
+            del self._open[collective.tag]
+
+    def ring(self, peers: tuple[Peer, ...]) -> Ring:
+        """The ring over `peers` when nothing else uses the network."""
+        if peers not in self._rings:
+            n = len(peers)
+            alone = FluidNetwork(self.post.network.cluster)
+            for r in range(n):
+                alone.start(r, peers[r], peers[(r + 1) % n], 1.0, 0.0)
+            rates = alone.rates()
+            self._rings[peers] = Ring(
+                rate=np.array([rates[r] for r in range(n)]),
+                latency=np.array([alone.latency(peers[r], peers[(r + 1) % n]) for r in range(n)]),
+                touch=np.array([self._touch(peer) for peer in peers]),
+            )
+        return self._rings[peers]
+
+
+class _Collective:
+    """One sum over one group of peers."""
+
+    def __init__(self, run: Collectives, peers: tuple[Peer, ...], tag: Tag, deadline: float) -> None:
+        position(peers, peers[0])  # refuses a peer that is named twice
+        self.peers, self.tag = peers, tag
+        self._run, self._deadline = run, deadline
+        self._place = {peer: r for r, peer in enumerate(peers)}
+        self._members: dict[int, _Member] = {}
+        self._timer = run.loop.call_idle(deadline, self._late)
+        self._traffic: RingTraffic | None = None
+        self._sum: Tensor | None = None
+        self._sent = np.zeros(0)
+
+    def __str__(self) -> str:
+        part = f" {self.tag.part}" if self.tag.part else ""
+        missing = [peer for peer, r in self._place.items() if r not in self._members]
+        return f"the collective {self.tag.kind!r}{part} of step {self.tag.step}, which {missing} did not join"
+
+    def takes(self, peer: Peer, peers: Sequence[Peer]) -> bool:
+        """May `peer` join, saying that the collective is over `peers`?"""
+        r = self._place.get(peer)
+        return r is not None and r not in self._members and self.peers == tuple(peers)
+
+    def holds(self, peer: Peer) -> bool:
+        r = self._place.get(peer)
+        return r in self._members and not self._members[r].done.done()
+
+    def join(self, r: int, member: _Member) -> None:
+        self._members[r] = member
+        if len(self._members) == len(self.peers):
+            self._timer.cancel()
+            self._launch([self._members[r] for r in range(len(self.peers))])
+
+    def _launch(self, members: list[_Member]) -> None:
+        """All have joined: the sum can be computed, and when each has it."""
+        first, n = members[0], len(members)
+        for r, member in enumerate(members):
+            if member.signature() != first.signature():
+                problem = f"{self.tag.kind}{self.tag.part}: brought {member.signature()}, {self.peers[0]!r} {first.signature()}"
+                for each in members:
+                    each.fail(BadMessage(self.peers[r], self.tag.step, problem))
+                self._close_if_done()
+                return
+        self._sum = ring_sum([member.x for member in members]) if self._run.numeric else None
+        costs = np.array(chunk_nbytes(first.x.numel(), n, first.nbytes), dtype=np.float64)
+        self._sent = ring_bytes(costs)
+        joined = np.array([member.joined for member in members])
+        ring = self._run.ring(self.peers)
+        self._traffic = RingTraffic(self._run.loop, self._run.post, self.peers, ring, costs, joined, self._arrive)
+
+    def _arrive(self, r: int) -> None:
+        """Peer r has the result."""
+        member, now = self._members[r], self._run.loop.time()
+        address, nbytes = member.address, int(self._sent[r])
+        address.sent_bytes += nbytes
+        address.received_bytes += int(self._sent[r - 1])
+        args = {"step": self.tag.step, "nbytes": nbytes}
+        address.trace.span(Span(address.peer, "send", self.tag.kind, member.joined, now, args))
+        if not member.done.done():
+            awake = address.sleep.awake(now)
+            if awake > now:
+                self._run.loop.at(awake, self._hand_over, member)
+            else:
+                self._hand_over(member)
+
+    def _hand_over(self, member: _Member) -> None:
+        if member.done.done():
+            return
+        if version(member.x) != member.version:
+            text = f"{member.address.peer!r} wrote to a tensor while the collective {self.tag.kind!r} of step {self.tag.step} ran"
+            member.fail(Race(text))
+        else:
+            if self._sum is not None:
+                member.x.detach().copy_(self._sum)
+            member.done.set_result(None)
+        self._close_if_done()
+
+    def fail(self, peer: Peer, error: Exception) -> None:
+        """`peer`, if it is in, gets `error` instead of the sum."""
+        member = self._members.get(self._place.get(peer, -1))
+        if member is not None:
+            member.fail(error)
+            self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if all(member.done.done() for member in self._members.values()):
+            self._timer.cancel()
+            if self._traffic is not None:
+                self._traffic.stop()
+            self._run.forget(self)
+
+    def _late(self) -> None:
+        missing = next(peer for peer, r in self._place.items() if r not in self._members)
+        for member in self._members.values():
+            member.fail(Late(missing, self.tag.step, f"did not join the collective {self.tag.kind!r} within {self._deadline:g} s"))
+        self._close_if_done()

@@ -1,0 +1,122 @@
+"""A ring's traffic on the network, as one flow per way, and what other traffic makes of the time it takes.
+
+Everything that a peer sends is one flow from the moment when the last peer has joined, so it slows others down and is
+slowed down by them. A way's *lag* is how much later its flow is than it would be alone. The ring is late by the larger
+of what its two kinds of circuits lose (the recursion in `shoal.worlds.ring_time` is a max-plus system, and its period
+is that of its slowest circuit):
+
+* one way, sending chunk after chunk, loses its lag less the time for which it would have been idle;
+* a chunk travelling round the ring loses the mean lag of all ways, less what the ring waits for a slower way anyhow.
+
+Without other traffic nothing lags, and the times are the recursion's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shoal.world import Peer
+from shoal.worlds.clock import VirtualLoop
+from shoal.worlds.post import Post
+from shoal.worlds.ring_time import Ring, Vector, ring_bytes, ring_times
+
+_ALONE = 1.0 - 1e-9  # a way that gets this share of its rate is not slowed down
+
+
+class RingTraffic:
+    """Args:
+    costs: bytes of each chunk.
+    joined: when each peer joined; the last has joined now.
+    finish: called with the place of each peer that has the result, at that time.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        post: Post,
+        peers: Sequence[Peer],
+        ring: Ring,
+        costs: Vector,
+        joined: Vector,
+        finish: Callable[[int], None],
+    ) -> None:
+        self._loop, self._post, self._finish = loop, post, finish
+        now, n = loop.time(), len(peers)
+        times, sent = ring_times(ring, costs, joined - now)
+        self._times = times + now
+        self._order = np.argsort(times, kind="stable")
+        self._finished = 0
+        alone = ring_bytes(costs) / ring.rate
+        self._idle = np.maximum(0.0, sent - alone)
+        round_trip = alone + 2 * (n - 1) * ring.latency + 3.0 * ring.touch * (costs.sum() - costs) + 2.0 * ring.touch * costs.sum()
+        self._spare = max(0.0, float(times.max() - round_trip.mean()))
+        self._rate = ring.rate
+        self._lag, self._since, self._share = np.zeros(n), np.full(n, now), np.ones(n)
+        self._lags = False
+        self._planned = math.inf
+        self._way_of: dict[int, int] = {}
+        for r, nbytes in enumerate(ring_bytes(costs)):
+            if nbytes > 0.0 and ring.rate[r] < math.inf:
+                number = post.flow(peers[r], peers[(r + 1) % n], nbytes, watcher=self._watch, ended=self._ended)
+                self._way_of[number] = r
+        self._plan_at(float(self._times[self._order[0]]))
+
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        self._finished = len(self._order)
+        self._post.break_off(self._way_of)
+        self._way_of.clear()
+
+    def _watch(self, flow: int, rate: float) -> None:
+        """A way gets `rate` from now on."""
+        if flow in self._way_of:
+            r = self._way_of[flow]
+            share = rate / self._rate[r]
+            self._set_share(r, 1.0 if share > _ALONE else share)
+
+    def _ended(self, flow: int) -> None:
+        self._set_share(self._way_of.pop(flow), 1.0)
+
+    def _set_share(self, r: int, share: float) -> None:
+        if share == self._share[r]:
+            return
+        now = self._loop.time()
+        self._lag[r] += (1.0 - self._share[r]) * (now - self._since[r])
+        self._since[r], self._share[r] = now, share
+        self._lags = True
+        self._plan_at(now)
+
+    def _plan_at(self, when: float) -> None:
+        """Have a look at time `when`, unless one is planned before."""
+        if when < self._planned:
+            self._planned = when
+            self._loop.at(when, self._plan, when)
+
+    def _plan(self, when: float) -> None:
+        """Finish the peers whose time has come; look again when the next one's has, as things stand now."""
+        if when != self._planned or self._finished == len(self._order):
+            return
+        self._planned = math.inf
+        alone, due = math.nan, 0.0
+        while self._finished < len(self._order):
+            r = int(self._order[self._finished])
+            if self._times[r] != alone:
+                alone = float(self._times[r])
+                due = self._due(alone) if self._lags else alone
+            if due > when:
+                self._plan_at(due)
+                return
+            self._finished += 1
+            self._finish(r)
+
+    def _due(self, alone: float) -> float:
+        """When the ring gets as far as it would have got at time `alone` without other traffic, if rates stay as they are."""
+        slope = 1.0 - self._share
+        offset = self._lag - slope * self._since
+        offset = np.append(offset - self._idle, offset.mean() - self._spare)
+        slope = np.append(slope, slope.mean())
+        late = offset + slope * alone > 0.0  # lag(t) = offset + slope t; due = alone + lag(due)
+        return float(np.max((alone + offset[late]) / (1.0 - slope[late]), initial=alone))

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from shoal.report.text import baselines, clock, count, json_ready, nats
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (12.345, "12.3"), (999.6, "1k"), (12_345, "12.3k"), (2e6, "2M"), (3.5e12, "3.5T")]
+)
+def test_counts_have_three_digits(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.0123, "0.0123 s"),
+        (12.34, "12.3 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1:00"),
+        (243, "4:03"),
+        (7384.4, "2:03:04"),
+    ],
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_missing_loss_is_a_dash_and_baselines_go_from_weak_to_strong() -> None:
+    assert nats(None) == "–" and nats(2.18) == "2.1800"
+    assert baselines({"bigram": 2.42, "unigram": 3.24}) == "unigram 3.2400, bigram 2.4200"
+
+
+def test_json_ready_replaces_what_json_lacks_at_any_depth() -> None:
+    assert json_ready({"a": [1.5, math.nan, (math.inf, "x")], "b": {"c": -math.inf}, "d": 3}) == {
+        "a": [1.5, None, [None, "x"]],
+        "b": {"c": None},
+        "d": 3,
+    }
