@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.toml import dotted, dumps, inline, is_table, key_path, positions
@@ -108,11 +108,13 @@ values = st.recursive(
 tables = st.dictionaries(text, values, max_size=5)
 
 
+@settings(deadline=None)
 @given(tables)
 def test_what_is_written_reads_back_equal(table: dict[str, Any]) -> None:
     assert tomllib.loads(dumps(table)) == table
 
 
+@settings(deadline=None)
 @given(tables)
 def test_every_path_of_a_file_has_a_line(table: dict[str, Any]) -> None:
     written = dumps(table)
@@ -121,6 +123,7 @@ def test_every_path_of_a_file_has_a_line(table: dict[str, Any]) -> None:
     assert all(1 <= line <= written.count("\n") for line in found.values())
 
 
+@settings(deadline=None)
 @given(st.lists(text, min_size=1, max_size=4))
 def test_dotted_keys_read_back(parts: list[str]) -> None:
     assert key_path(dotted(tuple(parts))) == tuple(parts)

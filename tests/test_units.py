@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
@@ -141,16 +141,19 @@ def test_what_is_no_share(raw: object) -> None:
         units.share(raw)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(EXACT), st.floats(min_value=0, allow_infinity=False, allow_subnormal=False, max_value=1e30))
 def test_written_quantities_read_back_exactly(quantity: Quantity, value: float) -> None:
     assert quantity.parse(quantity.write(value)) == value
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0, max_value=10**25))
 def test_written_byte_counts_read_back_exactly(count: int) -> None:
     assert units.byte_count(BYTES.write(count)) == count
 
 
+@settings(deadline=None)
 @given(st.sampled_from(EXACT), st.floats(min_value=1e-12, max_value=1e20))
 def test_shown_quantities_are_right_to_three_digits(quantity: Quantity, value: float) -> None:
     assert quantity.parse(quantity.show(value)) == pytest.approx(value, rel=5.1e-3)

@@ -172,7 +172,8 @@ class Source:
             problem = "unknown table" if is_table(value) else f"unknown key in `{line}`"
             return self.error(path, problem, mend=schema.suggest(model, path, options=options), shown=False)
         known = schema.field_at(options, path[len(at) :]) if options else schema.field_at(model, path)
-        example = f"write e.g. {schema.example_line(known, str(path[-1]))}" if known else ""
+        name = path[-1] if path else None
+        example = f"write e.g. {schema.example_line(known, name)}" if known and isinstance(name, str) else ""
         if kind == "missing":
             return self.error(path, "the key is missing", mend=example, shown=False)
         if kind == "literal_error":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import numpy as np
@@ -159,9 +160,7 @@ def test_state_in_bfloat16_is_kept_in_float32_and_follows_the_loop(ours: Any) ->
         x = oracle.step(x, grads[t].double().numpy(), lr_at(t))
         # Each step rounds to 8 bits: half an ulp of values below 2 is 2^-8, and errors add up as a random walk.
         assert np.abs(got.double().numpy() - x).max() < 2**-8 * (1 + np.sqrt(t + 1) * 2)
-    assert {name: s.dtype for name, s in optimizer.state[p].items() if s.ndim} == dict.fromkeys(
-        _accum.VECTORS, torch.float32
-    )
+    assert all(optimizer.state[p][name].dtype == torch.float32 for name in _accum.VECTORS)
     np.testing.assert_allclose(optimizer.state[p]["exp_avg_sq"].numpy(), oracle.v, rtol=1e-4)
 
 
@@ -243,6 +242,8 @@ def test_a_state_of_another_window_is_refused(ours: Any) -> None:
         (6, lambda s: s["exp_avg_sq"].fill_(float("nan")), "NaN"),
         (6, lambda s: s["step"].fill_(-1), "step -1"),
         (6, lambda s: s.pop("accum"), "no accum"),
+        (6, lambda s: s.pop("step"), "no step"),
+        (6, lambda s: s.update(step=6), "counts its steps in a int"),
         (6, lambda s: s.update(exp_avg=torch.zeros(4)), "shape"),
         (6, lambda s: s.update(window=2), "windows of 2 steps"),
     ],
@@ -276,6 +277,16 @@ def test_a_state_put_in_place_directly_goes_on_to_the_bit(ours: Any) -> None:
     copied.param_groups[0]["params"][0].grad = grads[0]
     copied.step()
     assert torch.equal(r, straight[-1])
+
+
+@OURS
+def test_a_state_that_was_replaced_is_not_kept_alive(ours: Any) -> None:
+    p = nn.Parameter(torch.zeros(5))
+    optimizer = ours([p])
+    train(optimizer, p, gradients(2, (5,), dtype=torch.float32))
+    vectors = [weakref.ref(optimizer.state[p][name]) for name in ("step", *_accum.VECTORS)]
+    optimizer.state.clear()
+    assert [ref() for ref in vectors] == [None] * 4
 
 
 @OURS

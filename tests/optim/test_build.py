@@ -87,6 +87,25 @@ def test_torchs_own_use_the_fused_kernel_where_there_is_one(name: str) -> None:
     assert not make(name, nn.Parameter(torch.zeros(3, device="meta"))).param_groups[0]["fused"]
 
 
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("seed", range(3))
+def test_in_vectors_padded_to_64_bytes_the_bits_do_not_depend_on_the_layout(name: str, seed: int) -> None:
+    """Blocks are padded so: another bucket size is the same training to the bit."""
+    draw = torch.Generator().manual_seed(seed)
+    start, grads = torch.randn(1280, generator=draw), torch.randn(5, 1280, generator=draw)
+    ends = []
+    for cuts in ([1280], [16, 752, 512], [320] * 4):
+        parts = [nn.Parameter(x.clone()) for x in start.split(cuts)]
+        options = {"momentum": 0.9} if name == "sgd" else {}
+        optimizers = [make(name, part, decay=0.1, **options) for part in parts]
+        for g in grads:
+            for part, piece, optimizer in zip(parts, g.split(cuts), optimizers, strict=True):
+                part.grad = piece.clone()
+                optimizer.step()
+        ends.append(torch.cat([part.detach() for part in parts]))
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+
+
 def test_torchs_other_elementwise_optimizers_by_module_and_name() -> None:
     optimizer = make("torch.optim:RMSprop", alpha=0.9, decay=0.2)
     assert isinstance(optimizer, torch.optim.RMSprop)

@@ -31,10 +31,12 @@ REPORTS = [
             "sent_bytes": 1_234_567,
             "received_bytes": 2_000_000,
             "seconds": 3.3,
-            "consensus": 0.01,
         },
     ),
-    Report(kind="eval", fields={"step": 10, "loss": 3.0, "baselines": {"bigram": 2.42, "unigram": 3.24}}),
+    Report(
+        kind="eval",
+        fields={"step": 10, "loss": 3.0, "consensus": 0.0125, "baselines": {"bigram": 2.42, "unigram": 3.24}},
+    ),
     Report(kind="checkpoint", fields={"step": 10, "path": "runs/job/1/checkpoints/step-00000010"}),
     Report(kind="stopping", fields={"step": 12}),
     Report(kind="sample", fields={"text": "def f():\n    return 1"}),
@@ -60,9 +62,9 @@ def test_plain_lines() -> None:
     assert out.getvalue().splitlines() == [
         "2 workers, 1,034,240 parameters, 40 steps of 4,096 tokens",
         "step 10/40  loss 3.2500  12.3k tokens/s  sent 1.23 MB  received 2 MB  1:00 left",
-        "step 10/40  held-out loss 3.0000  (unigram 3.2400, bigram 2.4200)",
+        "step 10/40  held-out loss 3.0000  (unigram 3.2400, bigram 2.4200)  consensus distance 0.0125",
         "step 10/40  checkpoint runs/job/1/checkpoints/step-00000010",
-        "asked to stop: all workers stop after step 12",
+        "asked to stop: all workers have stopped after step 12",
     ]
 
 

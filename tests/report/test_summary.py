@@ -85,6 +85,14 @@ def test_summary_of_a_whole_run() -> None:
     ]
 
 
+def test_sample_cannot_do_anything_to_the_terminal() -> None:
+    progress = _progress()
+    progress(Report(kind="sample", fields={"text": "\x1b[2Ja\rb\tc\x0bd"}))
+    lines = _summary(progress, _outcome("a")).lines()
+    assert "            | \N{REPLACEMENT CHARACTER}[2Ja\N{REPLACEMENT CHARACTER}b" in "\n".join(lines)
+    assert all(line.isprintable() for line in lines)
+
+
 def test_summary_of_a_stopped_run_says_how_to_go_on() -> None:
     """Case C9: Ctrl-C ends with 130 and says where the last checkpoint is."""
     ends = [_outcome(peer, step=120, stopped=True) for peer in "ab"]

@@ -31,6 +31,7 @@ def replay(
     Works on runs that failed or were killed, up to the last step that a worker logged.
     """
     from shoal.launch.logs import last_session, read_events
+    from shoal.launch.messages import failure
     from shoal.launch.prepare import read
     from shoal.launch.signals import StopSignals
     from shoal.rehearse import Recording
@@ -61,7 +62,8 @@ def replay(
     if ending and not as_json:
         typer.echo(f"the run itself ended so: {'; '.join(ending)}")
     if found.error is not None and not found.equal:
-        print(f"shoal: the replay ended early: {' '.join(str(found.error).split())}", file=sys.stderr)  # noqa: T201
+        why = failure("the replay", found.error)
+        print(f"shoal: {why.peer} ended early: {why.text}", file=sys.stderr)  # noqa: T201
     if signals.first is not None:
         raise typer.Exit(128 + signals.first)
     raise typer.Exit(0 if found.equal else 1)

@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.console import Console
 
 from shoal.errors import ShoalError, UserError
-from shoal.launch.logs import EventLog, write_spans
+from shoal.launch.logs import EventLog, last_session, read_events, write_spans
 from shoal.launch.messages import Failure, failure
 from shoal.launch.prepare import Prepared
 from shoal.launch.processes import launch
@@ -28,7 +28,7 @@ from shoal.worker import Outcome, Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """How a run is shown. `command` is what started it, without options for resuming; what to type next is made of it."""
+    """How a run is shown. What to type next is made of `command`: what started it, without options for resuming."""
 
     world: World
     command: str
@@ -66,6 +66,8 @@ class Watching:
         """Write the timeline and the summary, show the summary, and return `status`."""
         folder = self._prepared.folder
         write_timeline(folder, self._prepared.plan.peers)
+        if not outcomes:
+            self._progress.step = max(self._progress.step, _steps_logged(self._prepared))
         summary = summarize(
             self._progress,
             name=self._prepared.job.name,
@@ -141,6 +143,12 @@ def as_rank(here: Place, make: Callable[[], Prepared], shown: Shown) -> int:
         with Watching(team.prepared, shown) as watching:
             ending = team.work(watching.tell)
         return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
+
+
+def _steps_logged(prepared: Prepared) -> int:
+    """How far the workers of the newest session came; the leader's last report may be some steps old."""
+    logs = last_session({peer: read_events(prepared.folder.events(peer)) for peer in prepared.plan.peers})
+    return max((e.fields["step"] + 1 for events in logs.values() for e in events if e.kind == "step"), default=0)
 
 
 def _newest_checkpoint(prepared: Prepared) -> str | None:

@@ -74,7 +74,7 @@ class _Places:
     def __init__(self, source: Source, spec: ClusterFile) -> None:
         self.source, self.spec = source, spec
         self.problems: list[UserError] = []
-        self.islands = [table.name for table in spec.island] or [ONLY_ISLAND]
+        self.islands = list(dict.fromkeys(table.name for table in spec.island)) or [ONLY_ISLAND]
         self.island: dict[str, str] = {}
         self.tables: dict[str, HostTable] = {}
         self.members: dict[str, list[str]] = {}
@@ -119,7 +119,8 @@ class _Places:
             self._problem(("device", n, "island"), "a device with a host is on its host's island", "leave it out")
         hosts = self.members.get(table.host or "")
         if hosts is None:
-            self._problem(("device", n, "host"), "no such host", schema.nearest(table.host, list(self.members)))
+            mend = schema.nearest(table.host, list(self.members)) or "write a [[host]], or leave it out"
+            self._problem(("device", n, "host"), "no such host", mend)
             return []
         per_host = table.per_host or max(1, (table.count or 0) // len(hosts))
         if table.count is not None and table.count != per_host * len(hosts):

@@ -154,9 +154,9 @@ class ClusterFile(_Table):
 
     name: str | None = Field(
         default=None,
-        pattern=_NAME,
+        min_length=1,
         examples=["two-cities"],
-        description=f"The cluster's name (default: that of the file): {_NAME_MEANING}",
+        description="The cluster's name (default: that of the file).",
     )
     defaults: Defaults = Field(default_factory=Defaults)
     island: list[IslandTable] = Field(default_factory=list)

@@ -203,7 +203,7 @@ class Run(_Table):
     checkpoint_every: int = Field(
         default=0,
         ge=0,
-        description="Steps between two checkpoints; 0: only at the end. Lower it if machines are often lost.",
+        description="Steps between two checkpoints; 0: only when it is stopped. Lower it if machines are often lost.",
     )
     keep: int = Field(default=2, ge=1, description="Checkpoints kept; older ones are deleted.")
     peer_deadline: Seconds = Field(

@@ -46,13 +46,14 @@ _KINDS: dict[str, type[Report] | type[Outcome] | type[Failure]] = {
 
 def failure(peer: str, error: BaseException) -> Failure:
     """The failure that `error` is, seen by `peer`."""
+    text = " ".join(str(error).split())  # one line, whatever it was
     if isinstance(error, PeerError):
         return Failure(
-            peer=peer, text=str(error), code=error.code, exit_status=error.exit_status, lost=error.peer, step=error.step
+            peer=peer, text=text, code=error.code, exit_status=error.exit_status, lost=error.peer, step=error.step
         )
     if isinstance(error, ShoalError):
-        return Failure(peer=peer, text=_one_line(error), code=error.code, exit_status=error.exit_status)
-    return Failure(peer=peer, text=f"{type(error).__name__}: {_one_line(error)}", code="crash", exit_status=1)
+        return Failure(peer=peer, text=text, code=error.code, exit_status=error.exit_status)
+    return Failure(peer=peer, text=f"{type(error).__name__}: {text}", code="crash", exit_status=1)
 
 
 def encode(message: Message) -> bytes:
@@ -69,7 +70,3 @@ def decode(line: bytes) -> Message | None:
         return _KINDS[kind](**fields)
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import torch
 
+from shoal.cluster import Cluster
 from shoal.errors import UserError
 from shoal.launch.logs import EventLog, SpanFile
 from shoal.launch.prepare import Prepared
 from shoal.trace import Trace
 from shoal.worker import Outcome, Report, work
-from shoal.world import World
+from shoal.world import Link, World
 from shoal.worlds.process import run_process
 from shoal.worlds.rendezvous import Coordinator
 
@@ -63,9 +64,16 @@ def run_session(
                 wait_deadline=job.run.wait_deadline,
                 digest=prepared.plan.digest(),
                 trace=trace,
+                links=_predicted(prepared.cluster, peer),
             )
     finally:
         log.close()
+
+
+def _predicted(cluster: Cluster, peer: str) -> dict[str, Link]:
+    """What the cluster file says of the ways from `peer` to the others, until something has been measured."""
+    ways = {other: cluster.link(peer, other) for other in cluster.peers if other != peer}
+    return {other: Link(way.latency_s, way.bandwidth_bytes_per_s) for other, way in ways.items()}
 
 
 def torch_device(prepared: Prepared, peer: str, *, number: int | None = None) -> torch.device:

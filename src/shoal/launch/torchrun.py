@@ -18,7 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import DistError
 
 from shoal import cluster as clusters
@@ -29,6 +28,7 @@ from shoal.launch.prepare import Prepared, read, write_whole
 from shoal.launch.processes import Ending
 from shoal.launch.session import run_session, torch_device
 from shoal.launch.signals import StopSignals
+from shoal.transport.engines import PrefixStore, Store, TCPStore
 from shoal.worker import Report, RunFolder
 from shoal.worlds.rendezvous import Coordinator, from_environment, keep_store
 
@@ -120,7 +120,7 @@ def assemble(here: Place, make: Callable[[], Prepared]) -> Iterator[Team]:
         if here.leads and not where.kept:
             stack.enter_context(keep_store(where.host, where.port))
         try:
-            store = dist.PrefixStore(f"shoal-launch/{where.attempt}", _connect(where))
+            store = PrefixStore(f"shoal-launch/{where.attempt}", _connect(where))
             told = _tell(store, make) if here.leads else json.loads(store.get(_RUN))
         except DistError as error:
             why = f"did not prepare the run within {START_SECONDS:g} s at {where}"
@@ -131,12 +131,12 @@ def assemble(here: Place, make: Callable[[], Prepared]) -> Iterator[Team]:
         yield Team(place=here, prepared=_receive(told), coordinator=coordinator, session=told["session"])
 
 
-def _connect(where: Coordinator) -> dist.TCPStore:
+def _connect(where: Coordinator) -> TCPStore:
     wait = timedelta(seconds=START_SECONDS)
-    return dist.TCPStore(where.host, where.port, is_master=False, wait_for_workers=False, timeout=wait)
+    return TCPStore(where.host, where.port, is_master=False, wait_for_workers=False, timeout=wait)
 
 
-def _tell(store: dist.Store, make: Callable[[], Prepared]) -> dict[str, Any]:
+def _tell(store: Store, make: Callable[[], Prepared]) -> dict[str, Any]:
     """Prepare the run and tell the others, who learn of a failure, too, instead of waiting."""
     try:
         prepared = make()

@@ -1,8 +1,8 @@
 """The seam's signature. The worker calls, for every step t:
 
-    t = await mixing.begin(t)
-    ... forward and backward; as each block's gradient completes: spawn(mixing.update(block, t)) ...
-    await mixing.end(t)
+t = await mixing.begin(t)
+... forward and backward; as each block's gradient completes: spawn(mixing.update(block, t)) ...
+await mixing.end(t)
 """
 
 from __future__ import annotations

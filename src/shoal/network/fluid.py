@@ -86,9 +86,7 @@ class FluidNetwork:
         """Bytes/s of a transfer from `src` to `dst` that shares with nobody."""
         return self._way(src, dst).cap
 
-    def start(
-        self, flow: int, src: str, dst: str, nbytes: float, now: float, watcher: Watcher | None = None
-    ) -> None:
+    def start(self, flow: int, src: str, dst: str, nbytes: float, now: float, watcher: Watcher | None = None) -> None:
         """Flow number `flow` of `nbytes` starts at time `now`. An empty one ends at once."""
         self._move(now)
         way = self._way(src, dst)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 from pydantic import Field
@@ -70,11 +71,11 @@ class AccumOptimizer(torch.optim.Optimizer):
         AccumOptions(betas=(betas[0], betas[1]), eps=eps, window=window)  # a ValueError, as of torch's own
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "window": window}
         super().__init__(params, defaults)
-        self._trusted: dict[Tensor, dict[str, Any]] = {}  # parameter → its state, once made or examined here
+        self._trusted = _no_counters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._trusted = {}
+        self._trusted = _no_counters()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -98,9 +99,9 @@ class AccumOptimizer(torch.optim.Optimizer):
             state["window"] = window
             for name in VECTORS:
                 state[name] = torch.zeros_like(p, dtype=_state_dtype(p))
-        elif self._trusted.get(p) is not state:
+        elif self._trusted.get(id(state.get("step"))) is None:
             _examine(p, window, state)
-        self._trusted[p] = state
+        self._trusted[id(state["step"])] = state["step"]
         return state
 
     def _update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
@@ -152,6 +153,11 @@ class AccumOptimizer(torch.optim.Optimizer):
                 yield p, group["window"], state_dict["state"].get(index, {})
 
 
+def _no_counters() -> WeakValueDictionary[int, Tensor]:
+    """The step counters of states that were made or examined here, by identity, for as long as they live."""
+    return WeakValueDictionary()
+
+
 def _chunks(p: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The same pieces of all tensors; their values do not depend on where they are cut."""
     tensors = (p, *others)
@@ -183,6 +189,8 @@ def _examine(p: Tensor, window: int, state: Mapping[str, Any]) -> None:
     for name in VECTORS:
         if state[name].shape != p.shape:
             raise _unusable(f"has {name} of shape {tuple(state[name].shape)} for a parameter of {tuple(p.shape)}")
+    if not isinstance(state["step"], Tensor):
+        raise _unusable(f"counts its steps in a {type(state['step']).__name__}")
     t = int(state["step"])
     if t < 0:
         raise _unusable(f"is at step {t}")

@@ -7,6 +7,7 @@ in one process. What a killed worker could still log is enough.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from shoal.cluster import Cluster
-from shoal.errors import ShoalError, UserError
+from shoal.errors import UserError
 from shoal.job import Job
 from shoal.plan import Plan
+from shoal.state.checkpoint import step_folder
 from shoal.trace import Event, Trace
 from shoal.worker import Outcome, Report, RunFolder, work
 from shoal.world import World
@@ -44,13 +46,13 @@ class Recording:
 
     @property
     def first_step(self) -> int:
-        """The step of the checkpoint that the run went on from; 0 if it began afresh."""
+        """Steps that were done in the checkpoint that the run went on from; 0 if it began afresh."""
         return max((e.fields["step"] for e in self._all() if e.kind == "resume"), default=0)
 
     @property
-    def last_step(self) -> int:
-        """The last step that any worker logged."""
-        return max((e.fields["step"] for e in self._all() if e.kind == "step"), default=self.first_step)
+    def steps_done(self) -> int:
+        """Steps that some worker has logged, those before `first_step` included."""
+        return max((e.fields["step"] + 1 for e in self._all() if e.kind == "step"), default=self.first_step)
 
     @property
     def losses(self) -> list[Event]:
@@ -84,7 +86,7 @@ class Replayed:
     workers: int
     facts: int
     difference: Difference | None
-    error: ShoalError | None
+    error: Exception | None
 
     @property
     def equal(self) -> bool:
@@ -105,7 +107,7 @@ def replay(
     Raises:
         UserError: no step was logged, or the checkpoint that the run resumed from is gone.
     """
-    if recording.last_step <= recording.first_step:
+    if recording.steps_done <= recording.first_step:
         mend = "replay a run that has done a step"
         raise UserError("nothing to replay: no worker has logged a step", file=str(recording.folder.root), mend=mend)
     with tempfile.TemporaryDirectory(prefix="shoal-replay-") as scratch:
@@ -127,8 +129,8 @@ def replay(
 
 def _run(
     recording: Recording, folder: RunFolder, tell: Callable[[Report], None], should_stop: Callable[[], bool]
-) -> tuple[Mapping[str, Trace], ShoalError | None, bool]:
-    job, last = recording.job, recording.last_step
+) -> tuple[Mapping[str, Trace], Exception | None, bool]:
+    job, last = _job(recording), recording.steps_done
     events = [e for peer in sorted(recording.events) for e in recording.events[peer]]
     simulation = Simulation(
         recording.cluster,
@@ -141,36 +143,48 @@ def _run(
 
     async def program(world: World) -> Outcome:
         def enough() -> bool:
-            return should_stop() or _last_step(simulation.traces[world.me]) >= last
+            return should_stop() or _steps_done(simulation.traces[world.me]) >= last
 
         resume = recording.first_step > 0
         return await work(world, job, recording.plan, folder=folder, resume=resume, tell=tell, should_stop=enough)
 
-    error: ShoalError | None = None
+    error: Exception | None = None
     try:
         simulation.run(program, peers=recording.plan.peers)
-    except ShoalError as caught:  # a run that diverged does so again; the facts decide
+    except Exception as caught:  # a run that failed for a reason of its own does so again; the facts decide
         error = caught
     return simulation.traces, error, should_stop()
+
+
+def _job(recording: Recording) -> Job:
+    """The job, with checkpoints wherever the run logged a digest.
+
+    A run that was asked to stop logs one where it stopped, and its replay, which is asked to stop as well, may stop a
+    step later.
+    """
+    run = recording.job.run
+    logged = {e.fields["step"] for events in recording.events.values() for e in events if e.kind == "digest"}
+    unplanned = [n for n in logged if n != run.steps and (not run.checkpoint_every or n % run.checkpoint_every)]
+    every = math.gcd(run.checkpoint_every, *unplanned)
+    return recording.job.model_copy(update={"run": run.model_copy(update={"checkpoint_every": every})})
 
 
 def _with_start(recording: Recording, scratch: RunFolder) -> RunFolder:
     """A folder whose only checkpoint is the one that the run went on from: a replay leaves the run's own alone."""
     if recording.first_step > 0:
-        name = f"step-{recording.first_step:08}"
-        start = recording.folder.checkpoints / name
+        start = step_folder(recording.folder.checkpoints, recording.first_step)
         if not start.is_dir():
             raise UserError(
                 f"the run went on from step {recording.first_step}, and that checkpoint is gone",
                 file=str(start),
                 mend="keep more checkpoints (run.keep) in runs that shall be replayed",
             )
-        shutil.copytree(start, scratch.checkpoints / name)
+        shutil.copytree(start, scratch.checkpoints / start.name)
     return scratch
 
 
-def _last_step(trace: Trace) -> int:
-    return next((e.fields["step"] for e in reversed(trace.events) if e.kind == "step"), 0)
+def _steps_done(trace: Trace) -> int:
+    return next((e.fields["step"] + 1 for e in reversed(trace.events) if e.kind == "step"), 0)
 
 
 def _facts(events: Mapping[str, Sequence[Event]]) -> dict[Fact, str]:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.report.text import baselines, clock, count, json_ready, nats
-from shoal.units import show_bytes
+from shoal.units import show_bytes, show_seconds
 from shoal.worker import Report
 
 
@@ -171,8 +171,9 @@ class Live(Plain):
         )
         figures = Table.grid(padding=(0, 2))
         figures.add_row("loss", Text(nats(p.loss), style="bold"), "held-out", nats(p.held_out), baselines(p.baselines))
-        speed = "–" if p.tokens_per_s is None else f"{count(p.tokens_per_s)} tokens/s"
-        figures.add_row("speed", speed, "sent", show_bytes(p.sent_bytes), f"received {show_bytes(p.received_bytes)}")
+        figures.add_row(
+            "speed", _speed(p), "sent", show_bytes(p.sent_bytes), f"received {show_bytes(p.received_bytes)}"
+        )
         return Group(head, figures)
 
 
@@ -182,6 +183,13 @@ def display(progress: Progress, *, as_json: bool = False, console: Console | Non
         return JsonLines(progress)
     console = console or Console()
     return Live(progress, console) if console.is_terminal else Plain(progress, console)
+
+
+def _speed(p: Progress) -> str:
+    """Tokens per second, or, where no tokens are counted (timing mode), how long a step takes."""
+    if p.tokens_per_s:
+        return f"{count(p.tokens_per_s)} tokens/s"
+    return f"{show_seconds(p.seconds / p.step)} per step" if p.step and p.seconds else "–"
 
 
 def _line(report: Report, p: Progress) -> str:
@@ -195,14 +203,16 @@ def _line(report: Report, p: Progress) -> str:
         case "step":
             left = f"  {clock(p.time_left)} left" if p.time_left is not None else ""
             moved = f"sent {show_bytes(p.sent_bytes)}  received {show_bytes(p.received_bytes)}"
-            speed = f"{count(fields['tokens_per_s'])} tokens/s"
-            return f"step {p.step}/{p.steps}  loss {nats(p.loss)}  {speed}  {moved}{left}"
+            loss = f"loss {nats(p.loss)}  " if p.loss is not None else ""
+            return f"step {p.step}/{p.steps}  {loss}{_speed(p)}  {moved}{left}"
         case "eval":
             beside = f"  ({baselines(p.baselines)})" if p.baselines else ""
+            if fields.get("consensus"):
+                beside += f"  consensus distance {fields['consensus']:.3g}"
             return f"step {fields['step']}/{p.steps}  held-out loss {nats(fields['loss'])}{beside}"
         case "checkpoint":
             return f"step {fields['step']}/{p.steps}  checkpoint {fields['path']}"
         case "stopping":
-            return f"asked to stop: all workers stop after step {fields['step']}"
+            return f"asked to stop: all workers have stopped after step {fields['step']}"
         case "sample" | "done":
             return ""

@@ -63,7 +63,7 @@ class Summary:
         """The summary for a terminal, a label and a text per line."""
         rows = [*self._ending(), *self._learned(), *self._speed(), *self._files()]
         if self.sample:
-            rows += [("sample", ""), *(("", f"| {line}") for line in self.sample.splitlines())]
+            rows += [("sample", ""), *(("", f"| {_harmless(line)}") for line in self.sample.split("\n"))]
         rows += [("next" if n == 0 else "", command) for n, command in enumerate(self.next)]
         return [f"{label:<12}{text}".rstrip() for label, text in rows]
 
@@ -137,7 +137,7 @@ def summarize(
         train_loss=train_loss,
         held_out_loss=held_out,
         baselines=dict(progress.baselines),
-        verdict=verdict(train_loss if held_out is None else held_out, progress.baselines),
+        verdict="" if status == "failed" else verdict(train_loss if held_out is None else held_out, progress.baselines),
         tokens_per_s=done / seconds if seconds > 0 and done > 0 else None,
         sent_bytes=sum(e.sent_bytes for e in ends) or progress.sent_bytes,
         received_bytes=sum(e.received_bytes for e in ends) or progress.received_bytes,
@@ -169,6 +169,11 @@ def verdict(loss: float | None, table: Mapping[str, float]) -> str:
     best = min(beaten, key=lambda name: table[name])
     missed = min(set(table) - set(beaten), key=lambda name: -table[name])
     return f"next to {beside}: it knows more than {_meaning(best)}, not yet {_meaning(missed)}"
+
+
+def _harmless(line: str) -> str:
+    """A line that a model wrote, without characters that would do something to the terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line.expandtabs(4))
 
 
 def _meaning(baseline: str) -> str:

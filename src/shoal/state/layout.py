@@ -95,13 +95,14 @@ def plan_blocks(
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     order = _complete_order(trainable, ready_order)
+    dtypes = {name: _dtype_name(name, trainable[name]) for name in order}
     total = sum(trainable[name].numel() for name in order) or 1
     open_: dict[tuple[bool, str], _Bucket] = {}
     buckets: list[_Bucket] = []
     elements = 0
     for name in order:
         p = trainable[name]
-        kind = (bool(decay_of(name, p)), _dtype_name(name, p))
+        kind = (bool(decay_of(name, p)), dtypes[name])
         nbytes = p.numel() * p.element_size()
         bucket = open_.get(kind)
         if bucket is None or bucket.nbytes + nbytes > bucket_bytes:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.transport.frame import Frame
 from shoal.transport.engines import Store
+from shoal.transport.frame import Frame
 from shoal.world import Peer
 
 VERSION = 1

@@ -8,11 +8,22 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from shoal.errors import ShoalError
 
-__all__ = ["Group", "PrefixStore", "Store", "TCPStore", "Work", "abandon", "brief", "gloo_group", "nccl_group"]
+__all__ = [
+    "Group",
+    "HashStore",
+    "PrefixStore",
+    "Store",
+    "TCPStore",
+    "Work",
+    "abandon",
+    "brief",
+    "gloo_group",
+    "nccl_group",
+]
 
 _NEVER_SENT = 0x5A0A  # a tag of Gloo's messages
 

@@ -93,8 +93,8 @@ def pack(frame: Frame, *, limits: Limits = LIMITS) -> tuple[bytes, list[Tensor]]
     header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     if len(header) > limits.header_bytes or payload > limits.payload_bytes or len(flat) > limits.tensors:
         raise ValueError(
-            f"a message {tag.kind!r} of {len(flat)} tensors, {payload} bytes and a header of {len(header)} bytes is "
-            f"more than {limits.tensors} tensors, {limits.payload_bytes} bytes or a header of {limits.header_bytes} bytes"
+            f"{tag.kind!r} of {len(flat)} tensors, {payload} bytes and a header of {len(header)} bytes is more than "
+            f"{limits.tensors} tensors, {limits.payload_bytes} bytes or a header of {limits.header_bytes} bytes"
         )
     return PREFIX.pack(MAGIC, len(header), payload) + header, flat
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from shoal.transport._protocol import Meeting, OnFrame, OnLost
+from shoal.transport.engines import Group, PrefixStore, abandon, brief, gloo_group
 from shoal.transport.frame import (
     LIMITS,
     MAGIC,
@@ -36,7 +37,6 @@ from shoal.transport.frame import (
     pack,
     view,
 )
-from shoal.transport.engines import Group, PrefixStore, abandon, brief, gloo_group
 from shoal.transport.lane import Lane
 from shoal.transport.outbox import Outbox
 from shoal.world import Peer
@@ -105,6 +105,10 @@ class _Wire:
         check(frame)
         return frame
 
+    def release(self) -> None:
+        """Let go of the group: its sockets live as long as anything refers to it, a traceback for instance."""
+        del self._group
+
     def _receive(self, into: Tensor) -> None:
         if into.numel():
             self._group.recv([into], self._rank, _FRAMES).wait(_EVER)
@@ -146,6 +150,7 @@ class _Connection:
         self._lane.finish()
         self._lane.join(_JOIN_SECONDS)
         self._reader.join(_JOIN_SECONDS)
+        self.wire.release()
 
     async def _write(self, packed: Packed) -> None:
         try:

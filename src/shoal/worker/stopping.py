@@ -4,6 +4,8 @@ Neighbours in a gossip may be two steps apart, so nobody may simply stop where i
 for ever. The asked peer tells the leader; the leader asks everybody; each answers *at once*, from beside its training,
 with the step that it is doing, and promises to begin no later one before it is told more; the leader announces the
 largest answer. Everybody can reach that step, because nobody stopped before it.
+
+At the end of a run that nobody stopped, the leader releases the others, so an agreement never meets a peer that left.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from shoal.errors import Late
 from shoal.world import Message, Payload, Tag, World, dense
 
 ASK, WHEN, AT, AFTER = "stop-ask", "stop-when", "stop-at", "stop-after"
+OVER = -1
+"""What the leader's `WHEN` holds if the run is over and there is nothing to agree on."""
 
 
 class Stopping:
@@ -48,8 +52,20 @@ class Stopping:
         self._doing = step
         return True
 
-    def close(self) -> None:
-        """The run is over: no agreement can come any more."""
+    async def finish(self) -> None:
+        """My part of the run is done. Returns when no agreement can come any more."""
+        if self._world.me != self._leader:
+            assert self._server is not None
+            await self._server
+        elif self._decided is not None:
+            await self._decided.wait()
+        else:
+            self._decided = asyncio.Event()
+            for peer in self._others:
+                await self._world.send(peer, Tag(WHEN), _number(OVER))
+
+    def cancel(self) -> None:
+        """Whatever happened, wait for nothing any more."""
         if self._server is not None:
             self._server.cancel()
 
@@ -58,7 +74,8 @@ class Stopping:
             await _patiently(lambda: self._world.recv_any(ASK))
             self._agree()
             return
-        await _patiently(lambda: self._world.recv(Tag(WHEN), source=self._leader))
+        if _read(await _patiently(lambda: self._world.recv(Tag(WHEN), source=self._leader))) == OVER:
+            return
         self._decided = asyncio.Event()
         await self._world.send(self._leader, Tag(AT), _number(self._doing))
         self._decide(_read(await self._world.recv(Tag(AFTER), source=self._leader)))

@@ -89,9 +89,11 @@ async def work(
             await run.step(step)
             step += 1
             await run.between(step)
-        return await run.close(step, first=first)
+        outcome = await run.close(step, first=first)
+        await stopping.finish()
+        return outcome
     finally:
-        stopping.close()
+        stopping.cancel()
 
 
 class _Run:
@@ -175,10 +177,11 @@ class _Run:
                 await self._save(done)
         elif self._parts.ingredients is not None:
             await self._evaluate(done)
-            self._show_sample()
         if self._saver is not None:
             await self._saver.flush()
         await self._meter.flush()
+        if not stopped:
+            self._show_sample()
         digest = self._digest(done)
         seconds = self._world.now()
         self._tell(Report(kind="done", fields={"step": done, "seconds": seconds, "loss": self._eval_loss}))

@@ -26,6 +26,9 @@ from shoal.worlds.ring import chunk_nbytes, position, ring_sum
 from shoal.worlds.ring_time import Ring, ring_bytes
 from shoal.worlds.ring_traffic import RingTraffic
 
+_RINGS_KEPT = 256  # groups may be drawn anew at every step
+
+
 class _Member:
     """One peer in a collective, from its joining to its result."""
 
@@ -61,19 +64,18 @@ class Collectives:
             PeerLost, Late, BadMessage, Race: as the ring of messages would.
         """
         me = address.peer
-        for peer in peers:
-            why = address.inbox.lost(peer)
-            if why is not None:
-                raise PeerLost(peer, tag.step, why)
+        gone = address.inbox.first_lost(peers)
+        if gone is not None:
+            raise PeerLost(gone, tag.step, address.inbox.lost(gone) or "")
         joined = self._find(me, peers, tag)
         member = _Member(address, x, nbytes, self.loop.time(), self.loop.create_future())
-        joined.join(position(joined.peers, me), member)
+        joined.join(me, member)
         await member.done
 
     def lose(self, peer: Peer, by: Peer, why: str) -> None:
         """`by` has found out that `peer` is gone."""
         for collective in [c for collectives in self._open.values() for c in collectives]:
-            if peer in collective.peers:
+            if collective.needs(peer):
                 collective.fail(by, PeerLost(peer, collective.tag.step, why))
 
     def waiting(self, peer: Peer) -> list[str]:
@@ -82,10 +84,15 @@ class Collectives:
         return [str(c) for c in pending if c.holds(peer)]
 
     def _find(self, me: Peer, peers: Sequence[Peer], tag: Tag) -> _Collective:
-        """The collective that `me` joins: the open one of this tag and these peers, or a new one."""
+        """The collective that `me` joins: the open one of this tag and these peers, or a new one.
+
+        Raises:
+            ValueError: `me` is not among `peers`, or one is named twice.
+        """
         for collective in self._open.get(tag, ()):
             if collective.takes(me, peers):
                 return collective
+        position(peers, me)
         fresh = _Collective(self, tuple(peers), tag, self._deadline)
         self._open.setdefault(tag, []).append(fresh)
         return fresh
@@ -100,6 +107,8 @@ class Collectives:
     def ring(self, peers: tuple[Peer, ...]) -> Ring:
         """The ring over `peers` when nothing else uses the network."""
         if peers not in self._rings:
+            if len(self._rings) >= _RINGS_KEPT:
+                self._rings.clear()
             n = len(peers)
             alone = FluidNetwork(self.post.network.cluster)
             for r in range(n):
@@ -117,7 +126,6 @@ class _Collective:
     """One sum over one group of peers."""
 
     def __init__(self, run: Collectives, peers: tuple[Peer, ...], tag: Tag, deadline: float) -> None:
-        position(peers, peers[0])  # refuses a peer that is named twice
         self.peers, self.tag = peers, tag
         self._run, self._deadline = run, deadline
         self._place = {peer: r for r, peer in enumerate(peers)}
@@ -137,12 +145,20 @@ class _Collective:
         r = self._place.get(peer)
         return r is not None and r not in self._members and self.peers == tuple(peers)
 
+    def needs(self, peer: Peer) -> bool:
+        """Must `peer` still do its part? A peer that has the sum has sent everything that the others wait for."""
+        if peer not in self._place:
+            return False
+        member = self._members.get(self._place[peer])
+        return member is None or not member.done.done() or member.done.cancelled() or member.done.exception() is not None
+
     def holds(self, peer: Peer) -> bool:
+        """Is `peer` in, and waiting for the sum?"""
         r = self._place.get(peer)
         return r in self._members and not self._members[r].done.done()
 
-    def join(self, r: int, member: _Member) -> None:
-        self._members[r] = member
+    def join(self, peer: Peer, member: _Member) -> None:
+        self._members[self._place[peer]] = member
         if len(self._members) == len(self.peers):
             self._timer.cancel()
             self._launch([self._members[r] for r in range(len(self.peers))])
@@ -187,7 +203,7 @@ class _Collective:
             member.fail(Race(text))
         else:
             if self._sum is not None:
-                member.x.detach().copy_(self._sum)
+                member.x.detach().copy_(self._sum.reshape(member.x.shape))
             member.done.set_result(None)
         self._close_if_done()
 
@@ -208,5 +224,9 @@ class _Collective:
     def _late(self) -> None:
         missing = next(peer for peer, r in self._place.items() if r not in self._members)
         for member in self._members.values():
-            member.fail(Late(missing, self.tag.step, f"did not join the collective {self.tag.kind!r} within {self._deadline:g} s"))
+            member.fail(
+                Late(
+                    missing, self.tag.step, f"did not join the collective {self.tag.kind!r} within {self._deadline:g} s"
+                )
+            )
         self._close_if_done()

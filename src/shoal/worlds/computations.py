@@ -26,7 +26,9 @@ class Computation:
 
     __slots__ = ("call", "due", "error", "future", "marked", "marks", "result", "start", "stop", "work")
 
-    def __init__(self, call: Callable[[], Any] | None, work: Work, future: asyncio.Future[Any], result: Any = None) -> None:
+    def __init__(
+        self, call: Callable[[], Any] | None, work: Work, future: asyncio.Future[Any], result: Any = None
+    ) -> None:
         self.call, self.work, self.future, self.result = call, work, future, result
         self.error: Exception | None = None
         self.start = self.stop = 0.0
@@ -79,9 +81,7 @@ class Lanes:
             if computation.marks is not None:
                 shares = computation.work.marks
                 self._release(computation, sorted(shares, key=shares.__getitem__))
-        elif self._fuzz is None and start == self._loop.time():
-            self._execute(computation)
-        else:
+        else:  # not at once: what was started at the same moment, such as the sending of a tensor, comes first
             room = seconds if computation.marks is None else seconds * min(computation.work.marks.values(), default=1.0)
             share = 0.0 if self._fuzz is None else self._fuzz()
             self._loop.at(self._sleep.after(start, share * room), self._execute, computation)

@@ -37,6 +37,8 @@ class Crew:
 
     async def wind_up(self) -> None:
         """Cancel what is left and wait until it has ended."""
+        if self.over.done() and not self.over.cancelled():
+            self.over.exception()  # seen, even if whoever waited for it was cancelled at this moment
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

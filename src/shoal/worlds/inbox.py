@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shoal.errors import Late, PeerError, PeerLost
@@ -156,6 +156,10 @@ class Inbox:
     def lost(self, peer: Peer) -> str | None:
         """Why `peer` is gone, or None while it lives."""
         return self._lost.get(peer)
+
+    def first_lost(self, peers: Iterable[Peer]) -> Peer | None:
+        """The first of `peers` that is gone, or None if all live."""
+        return next((peer for peer in peers if peer in self._lost), None) if self._lost else None
 
     def waiting(self) -> list[str]:
         """What is being waited for, in words."""

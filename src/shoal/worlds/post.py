@@ -35,10 +35,27 @@ class Address:
 class Transfer:
     """A message from its first byte's leaving until it is in the inbox. It carries snapshots of what was borrowed."""
 
-    __slots__ = ("arrived", "borrowed", "cut", "done", "follower", "message", "source", "start", "target", "versions", "waits")
+    __slots__ = (
+        "arrived",
+        "borrowed",
+        "cut",
+        "done",
+        "follower",
+        "message",
+        "source",
+        "start",
+        "target",
+        "versions",
+        "waits",
+    )
 
     def __init__(
-        self, source: Address, target: Address, message: Message, borrowed: tuple[Tensor, ...], done: asyncio.Future[None]
+        self,
+        source: Address,
+        target: Address,
+        message: Message,
+        borrowed: tuple[Tensor, ...],
+        done: asyncio.Future[None],
     ) -> None:
         self.source, self.target, self.message, self.done = source, target, message, done
         self.borrowed = borrowed
@@ -97,7 +114,13 @@ class Post:
         source.underway[number] = transfer
 
     def flow(
-        self, src: Peer, dst: Peer, nbytes: float, *, watcher: Watcher | None = None, ended: Callable[[int], None] | None = None
+        self,
+        src: Peer,
+        dst: Peer,
+        nbytes: float,
+        *,
+        watcher: Watcher | None = None,
+        ended: Callable[[int], None] | None = None,
     ) -> int:
         """Start a bare flow and return its number; `watcher` is told its rates, `ended` that it has ended."""
         self._number += 1

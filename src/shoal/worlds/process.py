@@ -76,10 +76,11 @@ class ProcessWorld:
         self._zero, self._step, self._steps_are_told = monotonic(), 0, False
         self._loop = asyncio.get_running_loop()
         others = [peer for peer in self.peers if peer != self.me]
-        self._inbox = Inbox(self._loop, others, deadline=wait_deadline)
+        self._inbox = Inbox(self._loop, len(others), deadline=wait_deadline)
         self._crew = Crew(self._loop)
         self._lanes = Lanes(device, seed=seed, threads=threads, on_span=self._computed)
         self._others = Peers(self.me, others, transport, deadline=peer_deadline, on_gone=self._gone)
+        self._closed = False
         self._watch: asyncio.Task[None] | None = None
         self._losing: asyncio.TimerHandle | None = None
         self._peer_deadline = peer_deadline
@@ -201,7 +202,7 @@ class ProcessWorld:
             self._step, self._steps_are_told = fields["step"], True
 
     def _notice(self, step: int) -> None:
-        """Where this peer is, for errors: at the step it told last, or before it told any at that of its last message."""
+        """Where this peer is, for errors: at the step that it told last, or failing that, of its last message."""
         if not self._steps_are_told:
             self._step = step
 
@@ -244,6 +245,11 @@ class ProcessWorld:
 
     async def close(self, grace: float) -> None:
         """End everything that this world has started. What has been said is given `grace` seconds to arrive."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._crew.over.done():
+            self._crew.over.exception()  # has been seen
         if self._losing is not None:
             self._losing.cancel()
         if self._watch is not None:
@@ -294,7 +300,7 @@ class ProcessWorld:
         copying.add_done_callback(put)
 
     def _gone(self, peer: Peer, why: str, *, failed: bool) -> None:
-        """A peer is gone: waits for it fail. If it did not just finish, so does this run, as soon as it can by itself."""
+        """A peer is gone: waits for it fail. If it has not finished its program, this one cannot go on either."""
         if self._staging is None:
             self._inbox.lose(peer, why)
         else:  # after what it sent before
@@ -331,7 +337,7 @@ def run_process(
 
     Args:
         peers: all peers of the run, `me` included.
-        coordinator: where the peers find one another; read from the environment by default.
+        coordinator: where the peers find one another; read from the environment by default. One peer needs none.
         device: where to compute; the CPU by default.
         transport: a name at that seam.
         seed: the job's seed.
@@ -350,7 +356,9 @@ def run_process(
     """
     device = device or torch.device("cpu")
     if device.type not in ("cpu", "cuda"):
-        raise UserError("no such device in processes", key="device.kind", value=device.type, mend='write "cpu" or "cuda"')
+        raise UserError(
+            "no such device in processes", key="device.kind", value=device.type, mend='write "cpu" or "cuda"'
+        )
     if me not in peers or len(set(peers)) != len(peers):
         raise ValueError(f"{me!r} must be one of distinct peers, got {list(peers)}")
 

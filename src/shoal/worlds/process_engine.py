@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -103,7 +103,7 @@ class Engine:
 
     def take(self, source: Peer, frame: Frame) -> None:
         """A word about the order: ``ready`` to the leader, ``go`` from it."""
-        part, group, *words = frame.tag.part
+        part, group, *words = cast(tuple[Any, ...], frame.tag.part)
         call: Call = (frame.tag.kind, frame.tag.step, part, group)
         if frame.purpose == "ready":
             self._note(call, source, (words[0], words[1]))

@@ -96,6 +96,7 @@ class Peers:
         finally:
             for sign in self._signs.values():
                 sign.cancel()
+            self._signs.clear()
 
     def _give_signs(self) -> None:
         """One to each, unless the last one is still waiting for its turn behind a large message."""
@@ -106,15 +107,17 @@ class Peers:
 
     async def say_goodbye(self) -> None:
         """This peer's program has returned, and all that it sent has left."""
-        await self._tell_all(Frame(Tag("bye"), purpose="bye"), priority=-URGENT)
+        await self._tell_all(self._alive, Frame(Tag("bye"), purpose="bye"), priority=-URGENT)
 
     async def say_failure(self, error: BaseException, step: int) -> None:
-        """This peer's program has failed at `step`. If another peer is the cause, that one is named."""
+        """This peer's program has failed at `step`. If another peer is the cause, that one is named, and told too: it
+        may only have been asleep."""
         culprit, why = blame(error, self._me)
-        await self._tell_all(Frame(Tag("abort", step, (culprit, why[:TEXT_LIMIT])), purpose="abort"))
+        frame = Frame(Tag("abort", step, (culprit, why[:TEXT_LIMIT])), purpose="abort")
+        await self._tell_all({**self._alive, **dict.fromkeys(self._failed)}, frame, priority=URGENT)
 
-    async def _tell_all(self, frame: Frame, priority: int = URGENT) -> None:
-        await asyncio.gather(*(self._tell(peer, frame, priority) for peer in self._alive))
+    async def _tell_all(self, peers: Iterable[Peer], frame: Frame, *, priority: int) -> None:
+        await asyncio.gather(*(self._tell(peer, frame, priority) for peer in peers))
 
     async def _tell(self, peer: Peer, frame: Frame, priority: int = URGENT) -> None:
         with suppress(PeerLost):  # the transport reports it itself

@@ -25,7 +25,7 @@ from torch.distributed import DistError
 
 from shoal.errors import BadMessage, PeerLost, ShoalError, UserError
 from shoal.transport import Hello, refusal
-from shoal.transport.engines import PrefixStore, Store, TCPStore, brief
+from shoal.transport.engines import HashStore, PrefixStore, Store, TCPStore, brief
 from shoal.transport.lane import Lane
 from shoal.world import Peer
 from shoal.worlds import process_addresses as addresses
@@ -101,11 +101,12 @@ def keep_store(host: str = "127.0.0.1", port: int = 0) -> Iterator[Coordinator]:
 
 
 async def meet(
-    coordinator: Coordinator, *, me: Peer, peers: Sequence[Peer], digest: str = "", deadline: float = 60.0
+    coordinator: Coordinator | None, *, me: Peer, peers: Sequence[Peer], digest: str = "", deadline: float = 60.0
 ) -> Rendezvous:
     """Find the store and, through it, all other peers of the run.
 
     Args:
+        coordinator: None in a run of one peer, which has nobody to find.
         digest: of the plan that this peer was handed; peers with another one refuse each other.
         deadline: seconds for the whole start.
 
@@ -114,6 +115,8 @@ async def meet(
         BadMessage: a peer was handed another plan, or has another version of Shoal.
         UserError: a setting cannot be used, a port is taken, or another process already is this peer.
     """
+    if coordinator is None:
+        return await join(HashStore(), me=me, peers=peers, host="127.0.0.1", digest=digest, deadline=deadline)
     until = asyncio.get_running_loop().time() + deadline
     allowed = addresses.port_range(os.environ.get(addresses.PORT_RANGE))
     lane = Lane("rendezvous")

@@ -51,7 +51,12 @@ class RingTraffic:
         self._finished = 0
         alone = ring_bytes(costs) / ring.rate
         self._idle = np.maximum(0.0, sent - alone)
-        round_trip = alone + 2 * (n - 1) * ring.latency + 3.0 * ring.touch * (costs.sum() - costs) + 2.0 * ring.touch * costs.sum()
+        round_trip = (
+            alone
+            + 2 * (n - 1) * ring.latency
+            + 3.0 * ring.touch * (costs.sum() - costs)
+            + 2.0 * ring.touch * costs.sum()
+        )
         self._spare = max(0.0, float(times.max() - round_trip.mean()))
         self._rate = ring.rate
         self._lag, self._since, self._share = np.zeros(n), np.full(n, now), np.ones(n)

@@ -60,7 +60,9 @@ class seeded:  # noqa: N801 - used like a function
             self._states.append(gen.get_state())
             gen.manual_seed(self._seed)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for gen, state in zip(self._generators, self._states, strict=True):
             gen.set_state(state)
 

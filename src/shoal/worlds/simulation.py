@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from shoal.cluster import Cluster
-from shoal.errors import Deadlock, PeerLost
+from shoal.errors import Deadlock, PeerLost, ShoalError
 from shoal.trace import SPAN_LIMIT, Event, Trace
 from shoal.world import Peer, Work, World
 from shoal.worlds.clock import VirtualLoop
@@ -81,7 +81,9 @@ class Simulation:
         self.moments = 0
         """Events of the last run, as the loop counted them."""
 
-    def run(self, program: Program[T], *, peers: Sequence[Peer] | None = None, return_exceptions: bool = False) -> dict[Peer, T]:
+    def run(
+        self, program: Program[T], *, peers: Sequence[Peer] | None = None, return_exceptions: bool = False
+    ) -> dict[Peer, T]:
         """Run ``program(world)`` on every peer until all have returned; gives each peer's result.
 
         Tasks that a program has spawned and not awaited are awaited before its result counts. A peer whose `Crash` was
@@ -189,23 +191,23 @@ class _Run(Generic[T]):
             numeric=simulation.numeric,
             deadline=simulation.wait_deadline,
         )
+        self._left = len(peers)
         self._verdict: asyncio.Future[None] = loop.create_future()
         loop.on_stuck = self._stuck
 
     async def main(self) -> dict[Peer, T]:
         self._plan_faults()
-        watchers = [self.loop.create_task(self._watch(worker), name=f"watch {peer}") for peer, worker in self.workers.items()]
+        watchers = [
+            self.loop.create_task(self._watch(worker), name=f"watch {peer}") for peer, worker in self.workers.items()
+        ]
         try:
             await self._verdict
         finally:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.wait(watchers)
-        return {
-            peer: worker.outcome
-            for peer, worker in self.workers.items()
-            if not worker.crashed or self._keep_going
-        }  # type: ignore[return-value]
+        ended = {peer: worker for peer, worker in self.workers.items() if self._keep_going or not worker.crashed}
+        return {peer: worker.outcome for peer, worker in ended.items()}  # pyright: ignore[reportReturnType]
 
     async def _watch(self, worker: _Worker[T]) -> None:
         """Run one worker to its end."""
@@ -213,6 +215,10 @@ class _Run(Generic[T]):
         try:
             await worker.crew.over
             worker.outcome = worker.main.result()
+        except asyncio.CancelledError:
+            if worker.main is None or not worker.crew.over.done():
+                raise  # the run is over
+            worker.outcome = ShoalError("its program cancelled itself")
         except Exception as error:
             worker.outcome = error
         finally:
@@ -253,7 +259,8 @@ class _Run(Generic[T]):
         if not worker.crashed:
             why = "has finished" if error is None else f"has failed: {type(error).__name__}: {error}"
             self._announce(worker, why)
-        if not any(other.running for other in self.workers.values()) and not self._verdict.done():
+        self._left -= 1
+        if self._left == 0 and not self._verdict.done():
             self._verdict.set_result(None)
 
     def _announce(self, worker: _Worker[T], why: str, stranded: Sequence[Any] = ()) -> None:
@@ -270,7 +277,11 @@ class _Run(Generic[T]):
         self.loop.at(when, find_out, None)
 
     def _lose(self, worker: _Worker[T], peer: Peer, why: str) -> None:
-        """`worker` finds out that `peer` is gone."""
+        """`worker` finds out that `peer` is gone, as soon as it is awake."""
+        awake = worker.sleep.awake(self.loop.time())
+        if awake > self.loop.time():
+            self.loop.at(awake, lambda _: self._lose(worker, peer, why), None)
+            return
         worker.address.inbox.lose(peer, why)
         self._collectives.lose(peer, worker.peer, why)
 

@@ -108,8 +108,7 @@ class VirtualWorld:
         target = self._addresses.get(to)
         if target is None or to == self._me:
             raise ValueError(f"{self._me!r} cannot send to {to!r}: peers of this run are {', '.join(self._peers)}")
-        if self._on_step is not None:
-            self._on_step(tag.step)
+        self._mention(tag.step)
         why = self._inbox.lost(to)
         if why is not None:
             raise PeerLost(to, tag.step, why)
@@ -136,7 +135,9 @@ class VirtualWorld:
             source, tag = replay.popleft()
             message = await self._inbox.take(tag, source, within)
             if match is not None and not match(message):
-                raise ShoalError(f"the replay has left the recorded run: {self._me!r} would not have taken {source!r}'s {tag}")
+                raise ShoalError(
+                    f"the replay has left the recorded run: {self._me!r} would not have taken {source!r}'s {tag}"
+                )
         else:
             message = await self._inbox.take_any(kind, match, within)
         self._waited(since, message)
@@ -178,8 +179,7 @@ class VirtualWorld:
         self._check_alive()
         if op != "sum":
             raise ValueError(f"no collective {op!r}; there is 'sum'")
-        if self._on_step is not None:
-            self._on_step(tag.step)
+        self._mention(tag.step)
         if self._collectives is None or len(peers) == 1:
             await ring_all_reduce(self, x, peers, tag, nbytes=nbytes)
             return
@@ -200,8 +200,13 @@ class VirtualWorld:
 
     def event(self, kind: str, **fields: Any) -> None:
         self._trace.event(Event(self._me, kind, self._loop.time(), fields))
-        if self._on_step is not None and isinstance(fields.get("step"), int):
-            self._on_step(fields["step"])
+        self._mention(fields.get("step"))
+
+    def _mention(self, step: Any) -> None:
+        """A crash may be planned for this step."""
+        if self._on_step is not None and isinstance(step, int):
+            self._on_step(step)
+            self._check_alive()
 
     def _check_alive(self) -> None:
         """A peer that has died does nothing more, not even in its tasks' clean-up."""
