@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
+settings.register_profile("shoal", deadline=None)  # a busy machine is not a failure
+settings.load_profile("shoal")
 sys.path.insert(0, str(Path(__file__).parent))
 
 

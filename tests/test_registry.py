@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 import shoal
 from shoal import registry
@@ -69,18 +68,6 @@ def test_an_unknown_strategy_is_refused_with_the_nearest(seam: str) -> None:
         registry.load(seam, "plian-toy")
     with pytest.raises(UserError, match="write one of broken, plain-toy, with-options"):
         registry.load(seam, "zzz")
-
-
-def test_options_are_validated_by_the_strategy(seam: str) -> None:
-    assert registry.options(seam, "with-options", {"depth": 5}).model_dump() == {"depth": 5}
-    with pytest.raises(ValidationError):
-        registry.options(seam, "with-options", {"dpeth": 5})
-
-
-def test_a_strategy_without_options_refuses_all(seam: str) -> None:
-    assert registry.options(seam, "plain-toy", {}).model_dump() == {}
-    with pytest.raises(ValidationError):
-        registry.options(seam, "plain-toy", {"depth": 5})
 
 
 def test_a_strategy_of_ones_own_is_named_by_module_and_attribute(seam: str) -> None:

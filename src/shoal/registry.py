@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -68,9 +67,11 @@ def load(seam: str, name: str) -> ModuleType:
     if name in known:
         return importlib.import_module(f"shoal.{seam}.{name.replace('-', '_')}")
     if ":" in name:
-        return importlib.import_module(name.partition(":")[0])
-    near = difflib.get_close_matches(name, known, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else f"write one of {', '.join(known)}"
+        try:
+            return importlib.import_module(name.partition(":")[0])
+        except ImportError as error:
+            raise UserError(f"cannot import this {seam} ({error})", key=seam, value=name) from error
+    mend = _near(name, known) or f"write one of {', '.join(known)}"
     raise UserError(f"no such {seam}", key=f"{seam}", value=name, mend=mend)
 
 
@@ -78,14 +79,13 @@ def strategy(seam: str, name: str) -> Any:
     """The class or function that strategy `name` at `seam` hands out."""
     module = load(seam, name)
     if ":" in name and name not in names(seam):
-        return getattr(module, name.partition(":")[2])
+        attribute = name.partition(":")[2]
+        if not hasattr(module, attribute):
+            raise UserError(
+                f"no {attribute!r} in this module", key=seam, value=name, mend=_near(attribute, dir(module))
+            )
+        return getattr(module, attribute)
     return module.strategy
-
-
-def options(seam: str, name: str, table: Mapping[str, Any]) -> BaseModel:
-    """Validate `table` with the strategy's own ``Options``. A pydantic ``ValidationError`` is the caller's to word."""
-    cls = getattr(load(seam, name), "Options", NoOptions)
-    return cls.model_validate(dict(table))
 
 
 def _files(seam: str) -> list[Path]:
@@ -96,10 +96,17 @@ def _files(seam: str) -> list[Path]:
 def _is_strategy(path: Path) -> bool:
     """A strategy binds the name ``strategy`` at its top level; helpers beside it do not."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == "strategy" for target in targets):
             return True
     return False
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _slug(path: Path) -> str:

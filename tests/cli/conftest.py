@@ -48,8 +48,6 @@ def tiny_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         [batch]
         size = 4
         micro = 2
-        [optimizer]
-        name = "sgd"
         [run]
         steps = 6
         threads = 1

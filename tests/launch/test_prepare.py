@@ -57,16 +57,20 @@ def test_threads_are_written_down_because_the_bits_depend_on_them(job: Path, tmp
 
 def test_cluster_comes_from_the_option_the_job_or_this_machine(job: Path, tmp_path: Path) -> None:
     assert len(prepare(job, workers=4, runs=tmp_path).plan.peers) == 4
-    assert prepare(job, cluster_file=tmp_path / "cluster.toml", runs=tmp_path).plan.peers == ("fast-0", "fast-1", "fast-2")
+    assert prepare(job, cluster_file=tmp_path / "cluster.toml", runs=tmp_path).plan.peers == (
+        "fast-0",
+        "fast-1",
+        "fast-2",
+    )
     job.write_text('cluster = "cluster.toml"\n' + JOB)
     assert len(prepare(job, runs=tmp_path).plan.peers) == 3
-    with pytest.raises(UserError, match="--workers.*leave it out"):
+    with pytest.raises(UserError, match=r"--workers.*leave it out"):
         prepare(job, workers=2, runs=tmp_path)
 
 
 def test_missing_cluster_file_is_no_reason_to_train_alone(job: Path, tmp_path: Path) -> None:
     """Case B3."""
-    with pytest.raises(UserError, match="nope.toml"):
+    with pytest.raises(UserError, match=r"nope\.toml"):
         prepare(job, cluster_file=tmp_path / "nope.toml", runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
@@ -93,7 +97,8 @@ def test_mistakes_are_found_before_anything_is_written(job: Path, tmp_path: Path
 
 def test_resume_takes_the_newest_run_of_that_name(job: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    prepare(job, runs=runs), prepare(job, runs=runs)
+    prepare(job, runs=runs)
+    prepare(job, runs=runs)
     again = prepare(job, runs=runs, resume=True, overrides=["run.steps=200"])
     assert again.folder.root.name == "2" and again.resume and read(again.folder).job.run.steps == 200
 
@@ -111,7 +116,7 @@ def test_rehearsals_and_runs_never_resume_each_other(job: Path, tmp_path: Path) 
 
 
 def test_wrong_number_of_started_processes(job: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="4 processes were started for a cluster of 2 devices.*start 2"):
+    with pytest.raises(UserError, match=r"4 processes were started for a cluster of 2 devices.*start 2"):
         prepare(job, runs=tmp_path / "runs", devices=4)
     assert not (tmp_path / "runs").exists()
 

@@ -17,7 +17,11 @@ def test_place_as_torchrun_and_slurm_say_it() -> None:
 
 @pytest.mark.parametrize(
     ("environment", "key"),
-    [({"RANK": "x", "WORLD_SIZE": "2"}, "RANK"), ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE"), ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK")],
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK"),
+    ],
 )
 def test_numbers_that_cannot_be_are_refused(environment: dict[str, str], key: str) -> None:
     with pytest.raises(UserError, match=key):

@@ -49,7 +49,9 @@ def test_replay_writes_nothing_into_the_run(prepared: Prepare) -> None:
 def test_first_difference_is_named(prepared: Prepare) -> None:
     recording, _ = _record(prepared())
     changed = {
-        peer: [replace(e, fields={**e.fields, "loss": (1.5).hex()}) if _is(e, peer, "worker-1", 3) else e for e in events]
+        peer: [
+            replace(e, fields={**e.fields, "loss": (1.5).hex()}) if _is(e, peer, "worker-1", 3) else e for e in events
+        ]
         for peer, events in recording.events.items()
     }
     found = replay(replace(recording, events=changed))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from shoal.report.text import baselines, clock, count, json_ready, nats
+from shoal.report.text import baselines, clock, count, json_ready, nats, size
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,13 @@ def test_counts_have_three_digits(number: float, text: str) -> None:
 )
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (999, "999 B"), (46_723, "46.7 kB"), (1_234_567, "1.23 MB"), (2e12, "2 TB")]
+)
+def test_sizes_have_three_digits(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text
 
 
 def test_missing_loss_is_a_dash_and_baselines_go_from_weak_to_strong() -> None:

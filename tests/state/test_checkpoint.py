@@ -16,6 +16,7 @@ from shoal.errors import UserError
 from shoal.state.checkpoint import (
     MANIFEST,
     DamagedError,
+    ShardInfo,
     commit,
     find,
     latest,
@@ -41,12 +42,11 @@ def tensors_of(step: int, peer: str) -> dict[str, Tensor]:
 
 
 def save(folder: Path, step: int, peers: Sequence[str] = PEERS) -> Path:
-    infos = [
-        write_shard(
-            folder, step, peer, tensors_of(step, peer), {"x": 0.1 + step, "n": 3}, {"peer": peer, "at": [1, step]}
-        )
-        for peer in peers
-    ]
+    def write(peer: str) -> ShardInfo:
+        scalars = {"x": 0.1 + step, "n": 3}
+        return write_shard(folder, step, peer, tensors_of(step, peer), scalars, {"peer": peer, "at": [1, step]})
+
+    infos = [write(peer) for peer in peers]
     return commit(folder, step, infos, {"job": "abc", "step": step, 7: "number"})  # type: ignore[dict-item]
 
 
@@ -93,7 +93,7 @@ def test_without_a_manifest_there_is_no_checkpoint(tmp_path: Path, shards: int) 
     assert_whole(tmp_path, 5, notes=["unfinished"] if shards else [])
 
 
-class PowerCut(Exception):  # noqa: N818 - it is what it is
+class PowerCut(Exception):
     pass
 
 
@@ -184,7 +184,7 @@ def test_if_all_are_damaged_it_says_why(tmp_path: Path) -> None:
     """Starting from scratch without a word would lose the run."""
     for step in (5, 6):
         (save(tmp_path, step) / "a.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="no checkpoint is whole: step-00000006: shard a.*step-00000005: shard a"):
+    with pytest.raises(UserError, match=r"no checkpoint is whole: step-00000006: shard a.*step-00000005: shard a"):
         latest(tmp_path, peers=PEERS)
 
 

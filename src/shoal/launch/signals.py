@@ -17,13 +17,13 @@ class StopSignals:
     no signals, nothing is caught.
 
     Args:
-        insist: raise `KeyboardInterrupt` at the second signal; for work that runs in this very process, where
+        patience: raise `KeyboardInterrupt` at the signal after so many; for work that runs in this very process, where
             nobody else could end it.
     """
 
-    def __init__(self, *, insist: bool = False) -> None:
+    def __init__(self, *, patience: int | None = None) -> None:
         self.received: list[int] = []
-        self._insist = insist
+        self._patience = patience
         self._before: dict[int, Any] = {}
 
     @property
@@ -48,5 +48,5 @@ class StopSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received.append(number)
-        if self._insist and len(self.received) > 1:
+        if self._patience is not None and len(self.received) > self._patience:
             raise KeyboardInterrupt

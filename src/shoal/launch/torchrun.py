@@ -7,6 +7,7 @@ and a run folder that machines do not share is complete on each of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -34,7 +35,9 @@ from shoal.worlds.rendezvous import Coordinator, from_environment, keep_store
 
 START_SECONDS = 300.0
 """How long the processes of one run wait for one another to be started, the first one's planning included."""
-_RUN = "run"
+READ_SECONDS = 30.0
+"""How long the first process stays to tell the others that the run cannot be prepared."""
+_RUN, _READ = "run", "read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +124,14 @@ def assemble(here: Place, make: Callable[[], Prepared]) -> Iterator[Team]:
             stack.enter_context(keep_store(where.host, where.port))
         try:
             store = PrefixStore(f"shoal-launch/{where.attempt}", _connect(where))
-            told = _tell(store, make) if here.leads else json.loads(store.get(_RUN))
+            told = _tell(store, make) if here.leads else _ask(store)
+            if "failure" in told and here.leads:
+                _await_readers(store, here.size - 1)
         except DistError as error:
             why = f"did not prepare the run within {START_SECONDS:g} s at {where}"
             raise PeerLost("rank 0", 0, why) from error
         if "failure" in told:
-            raise UserError(f"the first process could not prepare the run: {told['failure']}")
+            raise UserError(f"the run cannot be prepared: {told['failure']}")
         coordinator = replace(where, kept=True, attempt=told["session"])
         yield Team(place=here, prepared=_receive(told), coordinator=coordinator, session=told["session"])
 
@@ -138,21 +143,36 @@ def _connect(where: Coordinator) -> TCPStore:
 
 def _tell(store: Store, make: Callable[[], Prepared]) -> dict[str, Any]:
     """Prepare the run and tell the others, who learn of a failure, too, instead of waiting."""
+    told: dict[str, Any]
     try:
         prepared = make()
     except ShoalError as error:
-        store.set(_RUN, json.dumps({"failure": " ".join(str(error).split())}))
-        raise
-    told = {
-        "session": secrets.token_hex(8),
-        "folder": str(prepared.folder.root),
-        "resume": prepared.resume,
-        "job": jobs.dump(prepared.job),
-        "cluster": clusters.dump(prepared.cluster),
-        "plan": prepared.plan.to_json(),
-    }
+        told = {"failure": " ".join(str(error).split())}
+    else:
+        told = {
+            "session": secrets.token_hex(8),
+            "folder": str(prepared.folder.root),
+            "resume": prepared.resume,
+            "job": jobs.dump(prepared.job),
+            "cluster": clusters.dump(prepared.cluster),
+            "plan": prepared.plan.to_json(),
+        }
     store.set(_RUN, json.dumps(told))
     return told
+
+
+def _ask(store: Store) -> dict[str, Any]:
+    """What the first process told."""
+    told = json.loads(store.get(_RUN))
+    store.set(f"{_READ}/{store.add(_READ, 1)}", "")
+    return told
+
+
+def _await_readers(store: Store, count: int) -> None:
+    """Stay until the others have read of the failure: the store may end with this process. Not for ever."""
+    with contextlib.suppress(DistError):
+        if count:
+            store.wait([f"{_READ}/{count}"], timedelta(seconds=READ_SECONDS))
 
 
 def _receive(told: Mapping[str, Any]) -> Prepared:

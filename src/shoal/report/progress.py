@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shoal.report.text import baselines, clock, count, json_ready, nats
-from shoal.units import show_bytes, show_seconds
+from shoal.report.text import baselines, clock, count, json_ready, nats, size
+from shoal.units import show_seconds
 from shoal.worker import Report
 
 
@@ -171,9 +171,7 @@ class Live(Plain):
         )
         figures = Table.grid(padding=(0, 2))
         figures.add_row("loss", Text(nats(p.loss), style="bold"), "held-out", nats(p.held_out), baselines(p.baselines))
-        figures.add_row(
-            "speed", _speed(p), "sent", show_bytes(p.sent_bytes), f"received {show_bytes(p.received_bytes)}"
-        )
+        figures.add_row("speed", _speed(p), "sent", size(p.sent_bytes), f"received {size(p.received_bytes)}")
         return Group(head, figures)
 
 
@@ -198,11 +196,11 @@ def _line(report: Report, p: Progress) -> str:
     match report.kind:
         case "start":
             where = f", from step {p.first_step}" if p.first_step else ""
-            size = f"{p.parameters:,} parameters, {p.steps:,} steps of {p.tokens_per_step:,} tokens"
-            return f"{len(p.peers)} workers, {size}{where}"
+            work = f"{p.parameters:,} parameters, {p.steps:,} steps of {p.tokens_per_step:,} tokens"
+            return f"{len(p.peers)} workers, {work}{where}"
         case "step":
             left = f"  {clock(p.time_left)} left" if p.time_left is not None else ""
-            moved = f"sent {show_bytes(p.sent_bytes)}  received {show_bytes(p.received_bytes)}"
+            moved = f"sent {size(p.sent_bytes)}  received {size(p.received_bytes)}"
             loss = f"loss {nats(p.loss)}  " if p.loss is not None else ""
             return f"step {p.step}/{p.steps}  {loss}{_speed(p)}  {moved}{left}"
         case "eval":

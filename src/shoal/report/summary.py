@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from shoal.launch.messages import Failure
 from shoal.report.progress import Progress
-from shoal.report.text import baselines, clock, count, json_ready
-from shoal.units import show_bytes
+from shoal.report.text import baselines, clock, count, json_ready, size
 from shoal.worker import Outcome, RunFolder
 
 World = Literal["processes", "virtual", "timing"]
@@ -85,7 +84,7 @@ class Summary:
         return rows
 
     def _speed(self) -> list[tuple[str, str]]:
-        moved = f"{show_bytes(self.sent_bytes)} sent, {show_bytes(self.received_bytes)} received"
+        moved = f"{size(self.sent_bytes)} sent, {size(self.received_bytes)} received"
         speed = f"{count(self.tokens_per_s)} tokens/s, " if self.tokens_per_s is not None else ""
         return [("speed", f"{speed}{moved}")]
 

@@ -15,6 +15,12 @@ def count(number: float) -> str:
     return f"{number:.3g}"
 
 
+def size(nbytes: float) -> str:
+    """``1_234_567`` → ``"1.23 MB"``; always three digits, so that a figure that grows does not jump about."""
+    short = count(nbytes)
+    return f"{short[:-1]} {short[-1]}B" if short[-1].isalpha() else f"{short} B"
+
+
 def clock(seconds: float) -> str:
     """``243`` → ``"4:03"``, ``7384`` → ``"2:03:04"``; a fraction of a minute in seconds: ``"12.3 s"``."""
     if seconds < 59.95:

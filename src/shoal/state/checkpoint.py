@@ -168,7 +168,7 @@ def whole(folder: Path, *, peers: Sequence[Peer], mine: Peer) -> list[Found]:
         try:
             found = find(folder, step)
             _verify_shards(found, only=mine)
-        except Damaged:
+        except DamagedError:
             continue
         if sorted(found.shards) == sorted(peers):
             out.append(found)

@@ -89,8 +89,8 @@ class Saver:
         for block in self._blocks:
             for name, fields in block.state().items():
                 for field, value in fields.items():
-                    if isinstance(value, Tensor):
-                        tensors[f"{name}{FIELD}{field}"] = value
+                    if isinstance(value, Tensor):  # parameters of a block share their step count, files share nothing
+                        tensors[f"{name}{FIELD}{field}"] = value if value.ndim else value.clone()
                     else:
                         scalars[f"{name}{FIELD}{field}"] = value
         for kind, named in self._others().items():

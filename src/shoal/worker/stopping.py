@@ -19,8 +19,8 @@ from shoal.errors import Late
 from shoal.world import Message, Payload, Tag, World, dense
 
 ASK, WHEN, AT, AFTER = "stop-ask", "stop-when", "stop-at", "stop-after"
-OVER = -1
-"""What the leader's `WHEN` holds if the run is over and there is nothing to agree on."""
+OVER, AGREE = 0, 1
+"""What the leader's `WHEN` says: the run is over, or there is something to agree on."""
 
 
 class Stopping:
@@ -30,7 +30,8 @@ class Stopping:
 
     def __init__(self, world: World, should_stop: Callable[[], bool]) -> None:
         self._world, self._should_stop = world, should_stop
-        self._leader, self._others = world.peers[0], world.peers[1:]
+        self._leader = world.peers[0]
+        self._others = world.peers[1:] if world.numeric else ()  # numbers do not travel in timing mode
         self._doing = -1  # the step in progress, or the last one done
         self._asked = False
         self._decided: asyncio.Event | None = None  # there once an agreement is being made
@@ -54,6 +55,8 @@ class Stopping:
 
     async def finish(self) -> None:
         """My part of the run is done. Returns when no agreement can come any more."""
+        if not self._others:
+            return
         if self._world.me != self._leader:
             assert self._server is not None
             await self._server
@@ -87,7 +90,7 @@ class Stopping:
 
     async def _ask_all(self, doing: int) -> None:
         for peer in self._others:
-            await self._world.send(peer, Tag(WHEN), _number(doing))
+            await self._world.send(peer, Tag(WHEN), _number(AGREE))
         last = max([doing, *[_read(await self._world.recv(Tag(AT), source=peer)) for peer in self._others]])
         for peer in self._others:
             await self._world.send(peer, Tag(AFTER), _number(last))

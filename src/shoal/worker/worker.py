@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shoal import ingredients as loading
 from shoal import optim
+from shoal.errors import UserError
 from shoal.job import Job
 from shoal.models.generate import sample
 from shoal.plan import Plan
@@ -140,6 +141,9 @@ class _Run:
             offers = self._saver.offers() if resume and self._saver else []
             mine = hello(self._job, self._plan, parts.ingredients, offers)
             found = await agree(self._world, mine)
+            if resume and found is None:
+                where = None if self._folder is None else str(self._folder.checkpoints)
+                raise UserError("no whole checkpoint that all peers hold", file=where, mend="start without --resume")
             if found is not None and self._saver is not None:
                 await self._world.run(partial(self._saver.load, found), Work("load", lane="to_device"))
                 first = self._saved = found
@@ -162,9 +166,9 @@ class _Run:
             self._report(done)
         if self._parts.ingredients is None:
             return
-        if run.eval_every and (done % run.eval_every == 0 or last):
+        if run.eval_every and done % run.eval_every == 0:
             await self._evaluate(done)
-        if run.checkpoint_every and (done % run.checkpoint_every == 0 or last):
+        if run.checkpoint_every and done % run.checkpoint_every == 0:
             await self._save(done)
 
     async def close(self, done: int, *, first: int) -> Outcome:
@@ -173,10 +177,10 @@ class _Run:
         await self._parts.mixing.settle()
         if stopped:
             self._tell(Report(kind="stopping", fields={"step": done}))
-            if self._saver is not None and done > first:
-                await self._save(done)
         elif self._parts.ingredients is not None:
             await self._evaluate(done)
+        if done > first:
+            await self._save(done)
         if self._saver is not None:
             await self._saver.flush()
         await self._meter.flush()

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from shoal.errors import BadMessage, Late, PeerLost, Race
@@ -23,7 +24,7 @@ from shoal.world import Peer, Tag
 from shoal.worlds.clock import VirtualLoop
 from shoal.worlds.post import Address, Post, version
 from shoal.worlds.ring import chunk_nbytes, position, ring_sum
-from shoal.worlds.ring_time import Ring, ring_bytes
+from shoal.worlds.ring_time import Ring, Vector, ring_bytes, ring_times
 from shoal.worlds.ring_traffic import RingTraffic
 
 _RINGS_KEPT = 256  # groups may be drawn anew at every step
@@ -42,8 +43,9 @@ class _Member:
         if not self.done.done():
             self.done.set_exception(error)
 
-    def signature(self) -> str:
-        return f"{self.x.numel()} x {self.x.dtype} in {self.nbytes} bytes"
+    def brings(self) -> tuple[int, torch.dtype, int]:
+        """What must be the same for all."""
+        return self.x.numel(), self.x.dtype, self.nbytes
 
 
 class Collectives:
@@ -56,6 +58,7 @@ class Collectives:
         self._touch, self._deadline = touch, deadline
         self._open: dict[Tag, list[_Collective]] = {}  # by tag; disjoint groups may use the same one
         self._rings: dict[tuple[Peer, ...], Ring] = {}
+        self._times: dict[tuple[tuple[Peer, ...], bytes], tuple[Vector, Vector]] = {}
 
     async def reduce(self, address: Address, x: Tensor, peers: Sequence[Peer], tag: Tag, nbytes: int) -> None:
         """Replace `x` by its sum over `peers`, in place.
@@ -67,16 +70,20 @@ class Collectives:
         gone = address.inbox.first_lost(peers)
         if gone is not None:
             raise PeerLost(gone, tag.step, address.inbox.lost(gone) or "")
-        joined = self._find(me, peers, tag)
+        collective = self._find(me, peers, tag)
         member = _Member(address, x, nbytes, self.loop.time(), self.loop.create_future())
-        joined.join(me, member)
-        await member.done
+        collective.join(me, member)
+        try:
+            await member.done
+        finally:
+            collective.leave()
 
-    def lose(self, peer: Peer, by: Peer, why: str) -> None:
-        """`by` has found out that `peer` is gone."""
+    def lose(self, peer: Peer, by: Sequence[Peer], why: str) -> None:
+        """The peers in `by` have found out that `peer` is gone."""
         for collective in [c for collectives in self._open.values() for c in collectives]:
             if collective.needs(peer):
-                collective.fail(by, PeerLost(peer, collective.tag.step, why))
+                for each in by:
+                    collective.fail(each, PeerLost(peer, collective.tag.step, why))
 
     def waiting(self, peer: Peer) -> list[str]:
         """The collectives that `peer` is in, in words."""
@@ -121,6 +128,17 @@ class Collectives:
             )
         return self._rings[peers]
 
+    def times(self, peers: tuple[Peer, ...], costs: Vector, joined: Vector) -> tuple[Vector, Vector]:
+        """`ring_times` for peers that joined at these times before now; computed once for those that join together."""
+        if joined.any():
+            return ring_times(self.ring(peers), costs, joined)
+        key = peers, costs.tobytes()
+        if key not in self._times:
+            if len(self._times) >= _RINGS_KEPT:
+                self._times.clear()
+            self._times[key] = ring_times(self.ring(peers), costs, joined)
+        return self._times[key]
+
 
 class _Collective:
     """One sum over one group of peers."""
@@ -130,6 +148,7 @@ class _Collective:
         self._run, self._deadline = run, deadline
         self._place = {peer: r for r, peer in enumerate(peers)}
         self._members: dict[int, _Member] = {}
+        self._inside = 0  # members that wait
         self._timer = run.loop.call_idle(deadline, self._late)
         self._traffic: RingTraffic | None = None
         self._sum: Tensor | None = None
@@ -159,26 +178,56 @@ class _Collective:
 
     def join(self, peer: Peer, member: _Member) -> None:
         self._members[self._place[peer]] = member
+        self._inside += 1
         if len(self._members) == len(self.peers):
+            members = [self._members[r] for r in range(len(self.peers))]
+            if not any(member.done.done() for member in members):  # else it can never end, and they will find out
+                self._launch(members)
+
+    def leave(self) -> None:
+        """A member waits no longer, for whatever reason."""
+        self._inside -= 1
+        if self._inside == 0:
             self._timer.cancel()
-            self._launch([self._members[r] for r in range(len(self.peers))])
+            if self._traffic is not None:
+                self._traffic.stop()
+            self._run.forget(self)
+
+    def fail(self, peer: Peer, error: Exception) -> None:
+        """`peer`, if it is in, gets `error` instead of the sum."""
+        member = self._members.get(self._place.get(peer, -1))
+        if member is not None:
+            member.fail(error)
+
+    def _late(self) -> None:
+        missing = next(peer for peer, r in self._place.items() if r not in self._members)
+        why = f"did not join the collective {self.tag.kind!r} within {self._deadline:g} s"
+        for member in self._members.values():
+            member.fail(Late(missing, self.tag.step, why))
 
     def _launch(self, members: list[_Member]) -> None:
         """All have joined: the sum can be computed, and when each has it."""
-        first, n = members[0], len(members)
+        self._timer.cancel()
+        first, n, now = members[0], len(members), self._run.loop.time()
+        brought = first.brings()
         for r, member in enumerate(members):
-            if member.signature() != first.signature():
-                problem = f"{self.tag.kind}{self.tag.part}: brought {member.signature()}, {self.peers[0]!r} {first.signature()}"
-                for each in members:
-                    each.fail(BadMessage(self.peers[r], self.tag.step, problem))
-                self._close_if_done()
+            if member.brings() != brought:
+                self._refuse(members, r)
                 return
         self._sum = ring_sum([member.x for member in members]) if self._run.numeric else None
         costs = np.array(chunk_nbytes(first.x.numel(), n, first.nbytes), dtype=np.float64)
         self._sent = ring_bytes(costs)
-        joined = np.array([member.joined for member in members])
+        times, sent = self._run.times(self.peers, costs, np.array([member.joined for member in members]) - now)
         ring = self._run.ring(self.peers)
-        self._traffic = RingTraffic(self._run.loop, self._run.post, self.peers, ring, costs, joined, self._arrive)
+        self._traffic = RingTraffic(self._run.loop, self._run.post, self.peers, ring, costs, times, sent, self._arrive)
+
+    def _refuse(self, members: list[_Member], r: int) -> None:
+        """Peer r brings something else than the first."""
+        (numel, dtype, nbytes), (numel_0, dtype_0, nbytes_0) = members[r].brings(), members[0].brings()
+        is_, should = f"{numel} x {dtype} in {nbytes} bytes", f"{numel_0} x {dtype_0} in {nbytes_0} bytes"
+        problem = f"{self.tag.kind}{self.tag.part}: brought {is_}, {self.peers[0]!r} {should}"
+        for member in members:
+            member.fail(BadMessage(self.peers[r], self.tag.step, problem))
 
     def _arrive(self, r: int) -> None:
         """Peer r has the result."""
@@ -188,45 +237,20 @@ class _Collective:
         address.received_bytes += int(self._sent[r - 1])
         args = {"step": self.tag.step, "nbytes": nbytes}
         address.trace.span(Span(address.peer, "send", self.tag.kind, member.joined, now, args))
-        if not member.done.done():
-            awake = address.sleep.awake(now)
-            if awake > now:
-                self._run.loop.at(awake, self._hand_over, member)
-            else:
-                self._hand_over(member)
+        awake = address.sleep.awake(now)
+        if awake > now:
+            self._run.loop.at(awake, self._hand_over, member)
+        else:
+            self._hand_over(member)
 
     def _hand_over(self, member: _Member) -> None:
         if member.done.done():
             return
         if version(member.x) != member.version:
-            text = f"{member.address.peer!r} wrote to a tensor while the collective {self.tag.kind!r} of step {self.tag.step} ran"
+            kind, step = self.tag.kind, self.tag.step
+            text = f"{member.address.peer!r} wrote to a tensor during the collective {kind!r} of step {step} over it"
             member.fail(Race(text))
-        else:
-            if self._sum is not None:
-                member.x.detach().copy_(self._sum.reshape(member.x.shape))
-            member.done.set_result(None)
-        self._close_if_done()
-
-    def fail(self, peer: Peer, error: Exception) -> None:
-        """`peer`, if it is in, gets `error` instead of the sum."""
-        member = self._members.get(self._place.get(peer, -1))
-        if member is not None:
-            member.fail(error)
-            self._close_if_done()
-
-    def _close_if_done(self) -> None:
-        if all(member.done.done() for member in self._members.values()):
-            self._timer.cancel()
-            if self._traffic is not None:
-                self._traffic.stop()
-            self._run.forget(self)
-
-    def _late(self) -> None:
-        missing = next(peer for peer, r in self._place.items() if r not in self._members)
-        for member in self._members.values():
-            member.fail(
-                Late(
-                    missing, self.tag.step, f"did not join the collective {self.tag.kind!r} within {self._deadline:g} s"
-                )
-            )
-        self._close_if_done()
+            return
+        if self._sum is not None:
+            member.x.detach().copy_(self._sum.reshape(member.x.shape))
+        member.done.set_result(None)

@@ -82,7 +82,8 @@ class ProcessWorld:
         self._others = Peers(self.me, others, transport, deadline=peer_deadline, on_gone=self._gone)
         self._closed = False
         self._watch: asyncio.Task[None] | None = None
-        self._losing: asyncio.TimerHandle | None = None
+        self._culprit: Peer | None = None  # the peer whose loss ends this run
+        self._ending: asyncio.TimerHandle | None = None
         self._peer_deadline = peer_deadline
         self._staging = Staging(device) if device.type == "cuda" else None
         self._engine: Engine | None = None
@@ -124,7 +125,12 @@ class ProcessWorld:
         if self._staging is not None:
             copying = self._lanes.lane("to_host").job(partial(self._staging.to_host, body.tensors))
             body = Payload(await copying.result(), body.nbytes, body.codec)
-        await self._transport.send(to, Frame(tag, body), priority=priority)
+        try:
+            await self._transport.send(to, Frame(tag, body), priority=priority)
+        except PeerLost:
+            if self._culprit not in (None, to):
+                await asyncio.sleep(2 * LOSS_GRACE)  # `to` has stopped for the same reason as this peer is about to
+            raise
         self.sent_bytes += body.nbytes
         args = {"to": to, "step": tag.step, "bytes": body.nbytes}
         self._trace.span(Span(self.me, "send", tag.kind, start, self.now(), args))
@@ -250,8 +256,8 @@ class ProcessWorld:
         self._closed = True
         if self._crew.over.done():
             self._crew.over.exception()  # has been seen
-        if self._losing is not None:
-            self._losing.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
@@ -308,9 +314,9 @@ class ProcessWorld:
             copied.add_done_callback(lambda _: self._inbox.lose(peer, why))
         if failed:
             self.event("peer-lost", peer=peer, step=self._step, why=why)
-            if self._losing is None:
-                error = PeerLost(peer, self._step, why)
-                self._losing = self._loop.call_later(LOSS_GRACE, self._crew.stop, error)
+            if self._culprit is None:
+                self._culprit = peer
+                self._ending = self._loop.call_later(LOSS_GRACE, self._crew.stop, PeerLost(peer, self._step, why))
 
 
 def run_process(

@@ -60,7 +60,7 @@ class Peers:
             if culprit in self._alive and culprit != peer:
                 self.gone(culprit, f"{why} (says {peer!r})")
             if culprit in self._failed:
-                self.gone(peer, f"has stopped because of {culprit!r}", failed=False)
+                self._alive.pop(peer, None)  # it stops because of the culprit, as this peer will: no news
             else:
                 self.gone(peer, f"gave this peer up: {why}" if culprit == self._me else why)
 
@@ -112,7 +112,7 @@ class Peers:
     async def say_failure(self, error: BaseException, step: int) -> None:
         """This peer's program has failed at `step`. If another peer is the cause, that one is named, and told too: it
         may only have been asleep."""
-        culprit, why = blame(error, self._me)
+        culprit, why = blame(error, self._me, step)
         frame = Frame(Tag("abort", step, (culprit, why[:TEXT_LIMIT])), purpose="abort")
         await self._tell_all({**self._alive, **dict.fromkeys(self._failed)}, frame, priority=URGENT)
 
@@ -124,11 +124,11 @@ class Peers:
             await self._transport.send(peer, frame, priority=priority)
 
 
-def blame(error: BaseException, me: Peer) -> tuple[Peer, str]:
-    """Which peer is the cause of `error`, and what it did. A peer that is merely late is not a culprit."""
+def blame(error: BaseException, me: Peer, step: int) -> tuple[Peer, str]:
+    """Which peer is the cause of my `error` at `step`, and what it did. A peer that is merely late is not a culprit."""
     if isinstance(error, PeerError) and not isinstance(error, Late):
         return error.peer, error.why
     if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
-        return me, "was interrupted"
+        return me, f"was interrupted at step {step}"
     text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-    return me, f"has failed: {text}"
+    return me, f"has failed at step {step}: {text}"

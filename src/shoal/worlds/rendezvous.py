@@ -115,54 +115,51 @@ async def meet(
         BadMessage: a peer was handed another plan, or has another version of Shoal.
         UserError: a setting cannot be used, a port is taken, or another process already is this peer.
     """
-    if coordinator is None:
-        return await join(HashStore(), me=me, peers=peers, host="127.0.0.1", digest=digest, deadline=deadline)
     until = asyncio.get_running_loop().time() + deadline
     allowed = addresses.port_range(os.environ.get(addresses.PORT_RANGE))
-    lane = Lane("rendezvous")
+    store: Store = HashStore()
+    host, where = "127.0.0.1", "the store"
+    if coordinator is not None:
+        store, host = await _find(coordinator, me, min(peers), allowed, deadline)
+        where = str(coordinator)
+    found = Rendezvous(store, me=me, peers=peers, host=host, where=where, deadline=deadline, until=until, ports=allowed)
+    del store  # kept by `found` alone, which lets go of it
+    return await found.join(digest)
+
+
+async def _find(
+    coordinator: Coordinator, me: Peer, first: Peer, allowed: range | None, deadline: float
+) -> tuple[Store, str]:
+    """This run's corner of the store, and this machine's address as the others reach it."""
+    lane = Lane("find the store")
     try:
-        keeper = None if coordinator.kept else min(peers)
-        server = None
+        keeper = None if coordinator.kept else first
+        store: TCPStore | None = None
         if keeper == me:
             if allowed is not None and coordinator.port not in allowed:
                 mend = f"let {addresses.PORT_RANGE} include it, or choose another"
                 raise UserError("outside the allowed ports", key="MASTER_PORT", value=coordinator.port, mend=mend)
-            server = await lane.submit(partial(_serve, coordinator.host, coordinator.port, deadline))
+            store = await lane.submit(partial(_serve, coordinator.host, coordinator.port, deadline))
         route = await _reach(coordinator, keeper, lane, deadline)
-        store = server or await lane.submit(partial(_connect, coordinator, deadline))
         host = addresses.offered_host(route, os.environ.get(addresses.INTERFACE))
-        corner = PrefixStore(f"shoal/{coordinator.attempt}", store)
+        known = store or await lane.submit(partial(_connect, coordinator, deadline))
+        return PrefixStore(f"shoal/{coordinator.attempt}", known), host
     finally:
+        store = None  # the traceback of an error does not keep it alive
         lane.finish()
-    left = until - asyncio.get_running_loop().time()
-    return await join(
-        corner, me=me, peers=peers, host=host, where=str(coordinator), digest=digest, deadline=left, ports=allowed
-    )
-
-
-async def join(
-    store: Store,
-    *,
-    me: Peer,
-    peers: Sequence[Peer],
-    host: str,
-    where: str = "the store",
-    digest: str = "",
-    deadline: float = 60.0,
-    ports: range | None = None,
-) -> Rendezvous:
-    """`meet` with a store that has been found: claim my name, and wait for everybody else. Same errors."""
-    found = Rendezvous(store, me=me, peers=peers, host=host, where=where, deadline=deadline, ports=ports)
-    try:
-        await found._join(digest)
-    except BaseException:
-        found.close()
-        raise
-    return found
+        lane.join(1.0)
 
 
 class Rendezvous:
-    """The peers of one run, found; a `shoal.transport.Meeting`. Made by `meet` and `join`, ended by `close`."""
+    """The peers of one run; a `shoal.transport.Meeting`. Made by `meet`, ended by `close`.
+
+    Args:
+        store: this run's own corner of a store.
+        host: this machine's address, as the others reach it.
+        where: the store's address, for errors.
+        deadline: seconds for the whole start, which ends at `until` of the loop's clock.
+        ports: those on which listening is allowed; None for all.
+    """
 
     hello: Hello
 
@@ -173,14 +170,24 @@ class Rendezvous:
         me: Peer,
         peers: Sequence[Peer],
         host: str,
-        where: str,
-        deadline: float,
-        ports: range | None,
+        where: str = "the store",
+        deadline: float = 60.0,
+        until: float | None = None,
+        ports: range | None = None,
     ) -> None:
         self.store, self.peers, self.host, self.deadline = store, tuple(sorted(peers)), host, deadline
         self._me, self._where, self._ports, self._neighbours = me, where, ports, 1
-        self._until = asyncio.get_running_loop().time() + deadline
+        self._until = asyncio.get_running_loop().time() + deadline if until is None else until
         self._lane = Lane("rendezvous")
+
+    async def join(self, digest: str = "") -> Rendezvous:
+        """Claim my name, and wait for everybody else. Closes itself if that fails, which it may as `meet` does."""
+        try:
+            await self._join(digest)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     async def exchange(self, topic: str, mine: str) -> dict[Peer, str]:
         """Tell everybody `mine` under `topic`, and return what each peer told.
@@ -218,7 +225,7 @@ class Rendezvous:
         """Let go of the store."""
         self._lane.finish()
         self._lane.join(1.0)
-        del self.store
+        vars(self).pop("store", None)
 
     async def _join(self, digest: str) -> None:
         run = await self._settle("run", secrets.token_hex(16))

@@ -34,17 +34,19 @@ def ring_times(ring: Ring, costs: Vector, joined: Vector) -> tuple[Vector, Vecto
         joined: when each peer joins the collective.
     """
     n = len(costs)
-    seconds = 1.0 / ring.rate
+    seconds, adding = 1.0 / ring.rate, 3.0 * ring.touch
+    twice = np.concatenate((costs, costs))  # twice[n - k : 2 n - k] are the costs of what each peer sends as number k
     ready = sent = joined
-    chunk = np.arange(n)  # the number of the chunk that each peer sends next
-    adding = 3.0 * ring.touch
     for k in range(2 * (n - 1)):
+        now, then = n - k % n, n - (k + 1) % n
         start = np.maximum(ready, sent)
-        sent = start + costs[chunk] * seconds
-        chunk = np.roll(chunk, 1)
-        ready = np.maximum(start, np.roll(sent + ring.latency, 1))
+        sent = start + twice[now : now + n] * seconds
+        leaving = sent + ring.latency
+        ready = np.empty(n)
+        ready[0], ready[1:] = leaving[-1], leaving[:-1]
+        np.maximum(start, ready, out=ready)
         if k < n - 1:
-            ready = ready + adding * costs[chunk]
+            ready += adding * twice[then : then + n]
     return np.maximum(ready, sent) + 2.0 * ring.touch * costs.sum(), sent
 
 

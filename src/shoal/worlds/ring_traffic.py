@@ -21,7 +21,7 @@ import numpy as np
 from shoal.world import Peer
 from shoal.worlds.clock import VirtualLoop
 from shoal.worlds.post import Post
-from shoal.worlds.ring_time import Ring, Vector, ring_bytes, ring_times
+from shoal.worlds.ring_time import Ring, Vector, ring_bytes
 
 _ALONE = 1.0 - 1e-9  # a way that gets this share of its rate is not slowed down
 
@@ -29,7 +29,7 @@ _ALONE = 1.0 - 1e-9  # a way that gets this share of its rate is not slowed down
 class RingTraffic:
     """Args:
     costs: bytes of each chunk.
-    joined: when each peer joined; the last has joined now.
+    times, sent: what `ring_times` says, in seconds from now, when the last peer has joined.
     finish: called with the place of each peer that has the result, at that time.
     """
 
@@ -40,33 +40,29 @@ class RingTraffic:
         peers: Sequence[Peer],
         ring: Ring,
         costs: Vector,
-        joined: Vector,
+        times: Vector,
+        sent: Vector,
         finish: Callable[[int], None],
     ) -> None:
         self._loop, self._post, self._finish = loop, post, finish
-        now, n = loop.time(), len(peers)
-        times, sent = ring_times(ring, costs, joined - now)
+        now, n, nbytes = loop.time(), len(peers), ring_bytes(costs)
         self._times = times + now
-        self._order = np.argsort(times, kind="stable")
+        self._order = np.argsort(times, kind="stable").tolist()
         self._finished = 0
-        alone = ring_bytes(costs) / ring.rate
+        alone = nbytes / ring.rate
         self._idle = np.maximum(0.0, sent - alone)
-        round_trip = (
-            alone
-            + 2 * (n - 1) * ring.latency
-            + 3.0 * ring.touch * (costs.sum() - costs)
-            + 2.0 * ring.touch * costs.sum()
-        )
-        self._spare = max(0.0, float(times.max() - round_trip.mean()))
-        self._rate = ring.rate
-        self._lag, self._since, self._share = np.zeros(n), np.full(n, now), np.ones(n)
-        self._lags = False
+        touching = ring.touch * (5.0 * costs.sum() - 3.0 * costs)  # adding n - 1 chunks, writing all
+        circuit = float(np.mean(alone + 2 * (n - 1) * ring.latency + touching))
+        self._spare = max(0.0, float(times.max()) - circuit)
+        self._rate = ring.rate.tolist()
+        self._lag, self._since, self._share = [0.0] * n, [now] * n, [1.0] * n
+        self._lines: tuple[float, Vector, Vector] | None = (0.0, np.zeros(0), np.zeros(0))
         self._planned = math.inf
         self._way_of: dict[int, int] = {}
-        for r, nbytes in enumerate(ring_bytes(costs)):
-            if nbytes > 0.0 and ring.rate[r] < math.inf:
-                number = post.flow(peers[r], peers[(r + 1) % n], nbytes, watcher=self._watch, ended=self._ended)
-                self._way_of[number] = r
+        for r in range(n):
+            if nbytes[r] > 0.0 and ring.rate[r] < math.inf:
+                flow = post.flow(peers[r], peers[(r + 1) % n], nbytes[r], watcher=self._watch, ended=self._ended)
+                self._way_of[flow] = r
         self._plan_at(float(self._times[self._order[0]]))
 
     def stop(self) -> None:
@@ -77,8 +73,8 @@ class RingTraffic:
 
     def _watch(self, flow: int, rate: float) -> None:
         """A way gets `rate` from now on."""
-        if flow in self._way_of:
-            r = self._way_of[flow]
+        r = self._way_of.get(flow)
+        if r is not None:
             share = rate / self._rate[r]
             self._set_share(r, 1.0 if share > _ALONE else share)
 
@@ -86,12 +82,13 @@ class RingTraffic:
         self._set_share(self._way_of.pop(flow), 1.0)
 
     def _set_share(self, r: int, share: float) -> None:
-        if share == self._share[r]:
+        before = self._share[r]
+        if share == before:
             return
         now = self._loop.time()
-        self._lag[r] += (1.0 - self._share[r]) * (now - self._since[r])
+        self._lag[r] += (1.0 - before) * (now - self._since[r])
         self._since[r], self._share[r] = now, share
-        self._lags = True
+        self._lines = None
         self._plan_at(now)
 
     def _plan_at(self, when: float) -> None:
@@ -102,15 +99,15 @@ class RingTraffic:
 
     def _plan(self, when: float) -> None:
         """Finish the peers whose time has come; look again when the next one's has, as things stand now."""
-        if when != self._planned or self._finished == len(self._order):
+        if when != self._planned:
             return
         self._planned = math.inf
         alone, due = math.nan, 0.0
         while self._finished < len(self._order):
-            r = int(self._order[self._finished])
+            r = self._order[self._finished]
             if self._times[r] != alone:
                 alone = float(self._times[r])
-                due = self._due(alone) if self._lags else alone
+                due = self._due(alone)
             if due > when:
                 self._plan_at(due)
                 return
@@ -118,10 +115,17 @@ class RingTraffic:
             self._finish(r)
 
     def _due(self, alone: float) -> float:
-        """When the ring gets as far as it would have got at time `alone` without other traffic, if rates stay as they are."""
-        slope = 1.0 - self._share
-        offset = self._lag - slope * self._since
-        offset = np.append(offset - self._idle, offset.mean() - self._spare)
-        slope = np.append(slope, slope.mean())
-        late = offset + slope * alone > 0.0  # lag(t) = offset + slope t; due = alone + lag(due)
-        return float(np.max((alone + offset[late]) / (1.0 - slope[late]), initial=alone))
+        """When the ring gets as far as it would have got at time `alone` without other traffic, if rates stay as they are.
+
+        A lag is a line: lag(t) = offset + slope t. The ring is there when t = alone + lag(t), for the largest of all lags.
+        """
+        if self._lines is None:
+            slope = 1.0 - np.array(self._share)
+            offset = np.array(self._lag) - slope * np.array(self._since)
+            offset = np.append(offset - self._idle, offset.mean() - self._spare)
+            slope = np.append(slope, slope.mean())
+            grows = slope > 0.0
+            speed = 1.0 / (1.0 - slope[grows])
+            self._lines = float(offset[~grows].max(initial=0.0)), speed, offset[grows] * speed
+        settled, speed, offset = self._lines
+        return max(alone + settled, float(np.max(alone * speed + offset, initial=0.0)))

@@ -99,7 +99,9 @@ class Simulation:
         """
         threads, thresholds = torch.get_num_threads(), gc.get_threshold()
         torch.set_num_threads(self.threads)
-        gc.set_threshold(20_000, *thresholds[1:])  # with a thousand workers alive, collecting often doubles the time
+        # With a thousand workers alive, looking for garbage among all of them takes longer than the simulation itself.
+        # Without tensors garbage is small, so the oldest generation is left alone.
+        gc.set_threshold(20_000, 10, 10 if self.numeric else 1_000)
         loop = VirtualLoop(tie_seed=derive(self.network_seed, "ties"))
         try:
             run = _Run(self, loop, program, sorted(peers or self.cluster.peers), return_exceptions)
@@ -270,20 +272,21 @@ class _Run(Generic[T]):
         def find_out(_: object) -> None:
             for transfer in stranded:
                 transfer.fail(PeerLost(worker.peer, transfer.message.tag.step, why))
-            for other in self.workers.values():
-                if other.running and other is not worker:
-                    self._lose(other, worker.peer, why)
+            self._lose([other for other in self.workers.values() if other.running], worker.peer, why)
 
         self.loop.at(when, find_out, None)
 
-    def _lose(self, worker: _Worker[T], peer: Peer, why: str) -> None:
-        """`worker` finds out that `peer` is gone, as soon as it is awake."""
-        awake = worker.sleep.awake(self.loop.time())
-        if awake > self.loop.time():
-            self.loop.at(awake, lambda _: self._lose(worker, peer, why), None)
-            return
-        worker.address.inbox.lose(peer, why)
-        self._collectives.lose(peer, worker.peer, why)
+    def _lose(self, workers: Sequence[_Worker[T]], peer: Peer, why: str) -> None:
+        """`workers` find out that `peer` is gone, each as soon as it is awake."""
+        now, awake = self.loop.time(), []
+        for worker in workers:
+            wakes = worker.sleep.awake(now)
+            if wakes > now:
+                self.loop.at(wakes, lambda worker: self._lose([worker], peer, why), worker)
+            else:
+                worker.address.inbox.lose(peer, why)
+                awake.append(worker.peer)
+        self._collectives.lose(peer, awake, why)
 
     # ------------------------------------------------------------------------------------------------ faults
 
@@ -313,15 +316,14 @@ class _Run(Generic[T]):
         frozen = self.workers.get(freeze.peer)
         if frozen is None or not frozen.running:
             return
-        for worker in self.workers.values():
-            if worker is not frozen and worker.running:
-                self._lose(worker, freeze.peer, f"silent for {self.simulation.peer_deadline:g} s")
+        others = [worker for worker in self.workers.values() if worker.running and worker is not frozen]
+        self._lose(others, freeze.peer, f"silent for {self.simulation.peer_deadline:g} s")
         self.loop.at(freeze.at + freeze.seconds, self._wake_up_alone, frozen)
 
     def _wake_up_alone(self, frozen: _Worker[T]) -> None:
         for peer in self.workers:
             if frozen.running and peer != frozen.peer:
-                self._lose(frozen, peer, "closed the connection after hearing nothing")
+                self._lose([frozen], peer, "closed the connection after hearing nothing")
 
     def _stuck(self) -> None:
         """Nothing can ever happen again."""

@@ -112,11 +112,15 @@ class VirtualWorld:
         why = self._inbox.lost(to)
         if why is not None:
             raise PeerLost(to, tag.step, why)
+        snapshot = body
         if not self._numeric:
-            body = only_bytes(body.nbytes, body.codec)
-        snapshot = tuple(t.detach().clone(memory_format=torch.contiguous_format) for t in body.tensors)
-        message = Message(self._me, tag, Payload(snapshot, body.nbytes, body.codec))
-        transfer = Transfer(self._address, target, message, body.tensors, self._loop.create_future())
+            snapshot = body if not body.tensors else only_bytes(body.nbytes, body.codec)
+        elif body.tensors:
+            copies = tuple(t.detach().clone(memory_format=torch.contiguous_format) for t in body.tensors)
+            snapshot = Payload(copies, body.nbytes, body.codec)
+        message = Message(self._me, tag, snapshot)
+        lent = body.tensors if self._numeric else ()
+        transfer = Transfer(self._address, target, message, lent, self._loop.create_future())
         self._post.send(transfer)
         await transfer.done
 
