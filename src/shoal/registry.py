@@ -15,6 +15,7 @@ import ast
 import difflib
 import importlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,6 +94,7 @@ def _files(seam: str) -> list[Path]:
     return sorted(path for path in folder.glob("*.py") if not path.name.startswith("_") and _is_strategy(path))
 
 
+@cache  # a thousand virtual workers ask for the same few files
 def _is_strategy(path: Path) -> bool:
     """A strategy binds the name ``strategy`` at its top level; helpers beside it do not."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -20,7 +20,7 @@ def loss(model, batch):
     return model(batch[0]).sum() * float("nan"), torch.tensor(1.0)
 """
 GOLDEN = """\
-run in runs/tiny-virtual/1
+run in runs/tiny-virtual/1: all-reduce, 1 thread per worker
 2 workers, # parameters, 6 steps of 64 tokens
 step 2/6  loss #  # tokens/s  sent # kB  received # kB  # left
 step 3/6  checkpoint runs/tiny-virtual/1/checkpoints/step-00000003
@@ -88,7 +88,7 @@ def test_timing_mode_leaves_a_timeline_and_no_checkpoint(shoal: Shoal, tiny_job:
 def test_rehearsal_resumes_and_replays(shoal: Shoal, tiny_job: Path) -> None:
     assert shoal("train", tiny_job, "--world", "virtual").status == 0
     ran = shoal("train", tiny_job, "--world", "virtual", "--resume", "--steps", 9)
-    assert ran.status == 0 and "from step 6" in ran.out and "run in runs/tiny-virtual/1" in ran.out
+    assert ran.status == 0 and "from step 6" in ran.out and "run in runs/tiny-virtual/1:" in ran.out
     steps = [
         line["step"] for line in _lines(Path("runs/tiny-virtual/1/metrics.jsonl").read_text()) if line["kind"] == "step"
     ]
@@ -105,7 +105,7 @@ def test_replay_that_differs_ends_with_1_and_names_the_place(shoal: Shoal, tiny_
     next(line for line in lines if line["kind"] == "step" and line["step"] == 4)["loss"] = (0.5).hex()
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ran = shoal("replay", "runs/tiny-virtual/1")
-    assert ran.status == 1 and "the first difference: worker-1, step 4: loss 0.5 " in ran.out
+    assert ran.status == 1 and "the first difference: worker-1, step 4: sum of losses 0.5 " in ran.out
     found = json.loads(shoal("replay", "runs/tiny-virtual/1", "--json").out)
     assert found["equal"] is False and "worker-1, step 4" in found["difference"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from shoal import data
 from shoal.data.text import Windows
@@ -93,3 +95,14 @@ def test_a_corpus_without_text_says_so() -> None:
         Bare().encode("text")
     with pytest.raises(TypeError, match="no text"):
         Bare().decode([1])
+
+
+def test_the_example_in_the_documentation_works() -> None:
+    page = Path(__file__).parents[2] / "docs" / "data.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code, made)
+    corpus = made["Squares"](torch.arange(5.0), torch.arange(2.0))
+    inputs, targets = corpus.train.batch([3, 1])
+    assert (inputs.tolist(), targets.tolist()) == ([3.0, 1.0], [9.0, 1.0])
+    assert (len(corpus.held_out), corpus.baselines(), corpus.digest()) == (2, {}, "10.0")

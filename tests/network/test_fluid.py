@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from network.test_maxmin import reference
-from worlds.clusters import flat
 
+from network.test_maxmin import reference
 from shoal.cluster import Cluster, Link
 from shoal.network import FluidNetwork
+from worlds.clusters import flat
 
 MEGABYTE = 1e6
 

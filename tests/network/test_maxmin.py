@@ -40,7 +40,7 @@ def test_two_flows_on_one_link_get_half_each() -> None:
 
 
 def test_one_long_and_many_short_flows() -> None:
-    """A line of links, one flow along all of it and one more on each: everybody gets half of the smallest shared link."""
+    """A line of links, one flow along all of it and one more on each: the long one gets half of the smallest."""
     assert fill([1.0, 2.0, 4.0], [(1, math.inf, [0, 1, 2]), *[(1, math.inf, [r]) for r in range(3)]]) == [
         0.5,
         0.5,
@@ -50,7 +50,7 @@ def test_one_long_and_many_short_flows() -> None:
 
 
 def test_bertsekas_and_gallager() -> None:
-    """Five sessions; the first bottleneck gives 1/3 to three of them, the next 2/3, and the last link is left with 1."""
+    """Five sessions: the first bottleneck gives three of them 1/3, the next gives 2/3, the last link is left with 1."""
     sessions = [[0], [0, 1], [0], [1], [2]]
     assert fill([1.0, 1.0, 1.0], [(1, math.inf, s) for s in sessions]) == pytest.approx(
         [1 / 3, 1 / 3, 1 / 3, 2 / 3, 1.0]

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from shoal.launch.logs import EventLog, write_spans
 from shoal.report import write_timeline
 from shoal.trace import Event, Span
@@ -35,6 +37,17 @@ def test_timeline_merges_what_peers_left(tmp_path: Path) -> None:
     assert [e["name"] for e in events if e["ph"] == "i"] == ["step", "step"]
     assert out["otherData"] == {"dropped spans": {"a": 7}}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "events", "spans", "timeline.json"]
+
+
+def test_timeline_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.report.timeline.SPAN_LIMIT", 4)
+    folder = RunFolder(tmp_path).make()
+    for peer in ("a", "b"):
+        with folder.spans(peer).open("w") as file:
+            write_spans(file, [Span(peer, "compute", "forward", float(n), n + 0.5) for n in range(3)])
+    out = json.loads(write_timeline(folder, ["a", "b"]).read_text())
+    assert sum(event["ph"] == "X" for event in out["traceEvents"]) == 4
+    assert out["otherData"] == {"dropped spans": {"a": 1, "b": 1}}
 
 
 def _refuse(constant: str) -> None:

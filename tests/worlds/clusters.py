@@ -21,7 +21,7 @@ def flat(
     speed: Mapping[int, float] | None = None,
     hosts: Sequence[int] | None = None,
 ) -> Cluster:
-    """n devices, each on a host of its own unless `hosts` says which host each is on, and a pipe for every pair of hosts.
+    """n devices, each on a host of its own unless `hosts` says on which, and a pipe for every pair of hosts.
 
     Args:
         link: (host, host) → (latency, bandwidth), instead of the same for all.

@@ -1,4 +1,4 @@
-"""The virtual loop: it jumps, it never spins, it shuffles equal times by seed, and it notices that nothing can happen."""
+"""The virtual loop: it jumps, never spins, shuffles equal times by seed, and notices that nothing can happen."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_source_of_events_comes_before_the_agenda() -> None:
 
 def test_threads_are_refused() -> None:
     async def body(loop: VirtualLoop) -> None:
-        with pytest.raises(RuntimeError, match="World.run"):
+        with pytest.raises(RuntimeError, match=r"World\.run"):
             loop.call_soon_threadsafe(print)
 
     run(body)

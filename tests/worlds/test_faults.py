@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from worlds.clusters import flat
-from worlds.suite import number, place
 
 from shoal.errors import PeerLost
 from shoal.world import Tag, Work, World, only_bytes
 from shoal.worlds.faults import DETECTION_S, Crash, Delay, Freeze, Sleep
 from shoal.worlds.simulation import Simulation
+from worlds.clusters import flat
+from worlds.suite import number, place
 
 
 async def steps(world: World) -> list[int]:

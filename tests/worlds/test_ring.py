@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from worlds.clusters import flat
 
 from shoal.cluster import Cluster
 from shoal.world import Tag, Work, World, dense, only_bytes
@@ -20,6 +19,7 @@ from shoal.worlds.faults import Delay, Jitter
 from shoal.worlds.ring import chunk_bounds, chunk_nbytes, ring_sum
 from shoal.worlds.ring_time import Ring, ring_bytes, ring_times
 from shoal.worlds.simulation import Simulation
+from worlds.clusters import flat
 
 
 def parts(n: int, numel: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -67,7 +67,9 @@ def test_chunks_cover_the_vector_and_its_bytes(numel: int, n: int, nbytes: int) 
     assert chunk_nbytes(numel, n, 4 * numel) == [4 * (hi - lo) for lo, hi in bounds] or numel == 0
 
 
-async def summing(world: World, tensors: Sequence[Tensor], late: Sequence[float] = ()) -> tuple[Tensor, float, int, int]:
+async def summing(
+    world: World, tensors: Sequence[Tensor], late: Sequence[float] = ()
+) -> tuple[Tensor, float, int, int]:
     """Joins `late` seconds after the start; returns the sum, when it was there, and the bytes that it took."""
     r = world.peers.index(world.me)
     if late:
@@ -110,7 +112,9 @@ def test_in_one_go_takes_what_the_messages_take_on_unequal_links_and_joins(n: in
     latency, bandwidth = draw.choice([0.0, 1e-4, 1e-2], (n, n)), draw.choice([1e3, 3e3, 1e5, 1e6, math.inf], (n, n))
     late = draw.choice([0.0, 0.01, 0.1], n).tolist()
     cluster = flat(
-        n, link=lambda a, b: (float(latency[a, b]), float(bandwidth[a, b])), memory_bandwidth=float(draw.choice([1e5, 1e9]))
+        n,
+        link=lambda a, b: (float(latency[a, b]), float(bandwidth[a, b])),
+        memory_bandwidth=float(draw.choice([1e5, 1e9])),
     )
     tensors = parts(n, numel)
     assert_same(*both(cluster, tensors, late), tensors)
@@ -216,7 +220,9 @@ def test_neither_delays_nor_jitter_change_the_bits(seed: int) -> None:
 
     async def program(world: World) -> list[Tensor]:
         xs = [tensors[world.peers.index(world.me)].clone() for _ in range(4)]
-        tasks = [world.spawn(world.collective("sum", x, world.peers, Tag("sum", 0, (b,))), "sum") for b, x in enumerate(xs)]
+        tasks = [
+            world.spawn(world.collective("sum", x, world.peers, Tag("sum", 0, (b,))), "sum") for b, x in enumerate(xs)
+        ]
         for x in (*xs, *xs):
             await world.run(lambda x=x: x.shape, Work("look", flops=1e6))
         for task in tasks:
@@ -241,7 +247,9 @@ def test_thousands_of_hostile_schedules_leave_the_bits_alone() -> None:
     tensors = parts(4, 11)
     expected = ring_sum(tensors)
     for seed in range(1500):
-        simulation = Simulation(flat(4), network_seed=seed, fuzz=True, expand_collectives=True, faults=[Delay(1.0, seed)])
+        simulation = Simulation(
+            flat(4), network_seed=seed, fuzz=True, expand_collectives=True, faults=[Delay(1.0, seed)]
+        )
         got = simulation.run(lambda world: summing(world, tensors))
         assert all(torch.equal(x, expected) for x, *_ in got.values())
 
@@ -250,7 +258,9 @@ def test_hundreds_of_hostile_schedules_leave_the_bits_alone() -> None:
     tensors = parts(3, 7)
     expected = ring_sum(tensors)
     for seed in range(200):
-        simulation = Simulation(flat(3), network_seed=seed, fuzz=True, expand_collectives=True, faults=[Delay(1.0, seed)])
+        simulation = Simulation(
+            flat(3), network_seed=seed, fuzz=True, expand_collectives=True, faults=[Delay(1.0, seed)]
+        )
         got = simulation.run(lambda world: summing(world, tensors))
         assert all(torch.equal(x, expected) for x, *_ in got.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 from typing import Any
@@ -10,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds.clusters import flat
-from worlds.suite import number, place
 
 from shoal.errors import Deadlock, Late, UserError
 from shoal.trace import Span
@@ -19,6 +18,8 @@ from shoal.world import Payload, Tag, Work, World, dense, only_bytes
 from shoal.worlds.computations import release_shares
 from shoal.worlds.faults import Delay, Jitter
 from shoal.worlds.simulation import Simulation, recorded_takes
+from worlds.clusters import flat
+from worlds.suite import number, place
 
 FIRST = ["p0000"]
 
@@ -65,7 +66,8 @@ def test_communication_overlaps_the_computation_that_it_starts_in() -> None:
         other = world.peers[1 - place(world)]
         sends = []
         async for key in world.reach(lambda mark: mark("a"), Work("backward", flops=1e9, marks={"a": 0.5})):
-            sends.append(world.spawn(world.send(other, Tag("x", 0, (key,)), only_bytes(2_000_000)), "send"))
+            send = world.send(other, Tag("x", 0, (key,)), only_bytes(2_000_000))
+            sends.append(world.spawn(send, "send"))
         await world.recv(Tag("x", 0, ("a",)), source=other)
         for send in sends:
             await send
@@ -253,7 +255,9 @@ def test_neither_network_nor_jitter_nor_points_of_execution_change_the_bits() ->
 
 
 def test_another_job_seed_gives_other_numbers() -> None:
-    assert not torch.equal(Simulation(flat(2), seed=1).run(mixing)["p0000"], Simulation(flat(2), seed=2).run(mixing)["p0000"])
+    assert not torch.equal(
+        Simulation(flat(2), seed=1).run(mixing)["p0000"], Simulation(flat(2), seed=2).run(mixing)["p0000"]
+    )
 
 
 def test_nothing_outside_is_changed() -> None:
@@ -484,4 +488,4 @@ def test_spans_of_a_lane_do_not_overlap() -> None:
     for trace in simulation.traces.values():
         for lane in ("compute", "update", "serve"):
             ordered: list[Span] = sorted((s for s in trace.spans if s.lane == lane), key=lambda s: s.start)
-            assert all(a.stop <= b.start for a, b in zip(ordered, ordered[1:], strict=False))
+            assert all(a.stop <= b.start for a, b in itertools.pairwise(ordered))

@@ -1,15 +1,14 @@
-"""The suite of all worlds on the virtual world: with time and bandwidth, without either, and with hostile scheduling."""
+"""The suite of all worlds on the virtual world: with and without durations, and under hostile scheduling."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from worlds.clusters import flat
-from worlds.suite import SEED, Program, WorldSuite
-
 from shoal.world import Peer
 from shoal.worlds.faults import Delay, Jitter
 from shoal.worlds.simulation import Simulation
+from worlds.clusters import flat
+from worlds.suite import SEED, Program, WorldSuite
 
 
 class TestVirtualWorld(WorldSuite):

@@ -48,7 +48,7 @@ class Watching:
     def __enter__(self) -> Watching:
         self._stack.enter_context(self._metrics)
         self._stack.enter_context(self._display)
-        self._display.note(f"run in {self._prepared.folder.root}")
+        self._display.note(_decided(self._prepared))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -143,6 +143,13 @@ def as_rank(here: Place, make: Callable[[], Prepared], shown: Shown) -> int:
         with Watching(team.prepared, shown) as watching:
             ending = team.work(watching.tell)
         return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
+
+
+def _decided(prepared: Prepared) -> str:
+    """Where the run is kept, and what was decided for it."""
+    mix, threads = prepared.job.mixing, prepared.job.run.threads or 1
+    mixing = mix.name if mix.topology is None else f"{mix.name} on {mix.topology}"
+    return f"run in {prepared.folder.root}: {mixing}, {threads} thread{'s' * (threads > 1)} per worker"
 
 
 def _steps_logged(prepared: Prepared) -> int:

@@ -57,6 +57,7 @@ class _Child:
     peer: str
     process: subprocess.Popen[bytes]
     folder: RunFolder
+    log_start: int  # where this session's part of the log begins
     pending: bytes = b""
     outcome: Outcome | None = None
     failure: Failure | None = None
@@ -130,6 +131,7 @@ def _start(argv: Sequence[str], peer: str, folder: RunFolder, environment: Mappi
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         with log.open("ab") as stderr:
+            log_start = stderr.tell()
             process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.PIPE,  # never written: its end tells the worker that the launcher is gone
@@ -141,7 +143,7 @@ def _start(argv: Sequence[str], peer: str, folder: RunFolder, environment: Mappi
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _Child(peer=peer, process=process, folder=folder)
+    return _Child(peer=peer, process=process, folder=folder, log_start=log_start)
 
 
 class _Watch:
@@ -247,15 +249,15 @@ def _death(child: _Child) -> Failure:
     text = f"killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit status {code}"
     if steps:
         text = f"{text} after step {steps[-1]}"
-    if last := _last_line(log_path(child.folder, child.peer)):
+    if last := _last_line(log_path(child.folder, child.peer), child.log_start):
         text = f"{text}; its last words: {last}"
     step = steps[-1] if steps else None
     return Failure(peer=child.peer, code="died", exit_status=3, text=text, step=step)
 
 
-def _last_line(log: Path) -> str:
+def _last_line(log: Path, start: int) -> str:
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        file.seek(max(start, log.stat().st_size - LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 

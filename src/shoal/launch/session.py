@@ -20,6 +20,10 @@ from shoal.world import Link, World
 from shoal.worlds.process import run_process
 from shoal.worlds.rendezvous import Coordinator
 
+START_SECONDS, SECONDS_PER_WORKER = 60.0, 10.0
+"""How long the workers wait for one another at the start. Many of them on few cores take long to import torch; where
+a launcher watches them, one that fails to start is noticed at once all the same."""
+
 
 def run_session(
     prepared: Prepared,
@@ -64,6 +68,7 @@ def run_session(
                 wait_deadline=job.run.wait_deadline,
                 digest=prepared.plan.digest(),
                 trace=trace,
+                start_deadline=max(START_SECONDS, SECONDS_PER_WORKER * len(prepared.plan.peers)),
                 links=_predicted(prepared.cluster, peer),
             )
     finally:

@@ -28,33 +28,51 @@ Watcher = Callable[[int, float], None]
 
 
 class _Resource:
-    __slots__ = ("capacity", "demand", "name", "ways")
+    __slots__ = ("capacity", "contended", "demand", "name", "ways")
 
     def __init__(self, name: str, capacity: float) -> None:
         self.name, self.capacity = name, capacity
         self.demand = 0.0  # what the ways in use could ask for at most
+        self.contended = False
         self.ways: dict[_Way, None] = {}  # in use, in the order in which they came into use
 
-    @property
-    def contended(self) -> bool:
-        return self.demand > self.capacity * (1.0 + _ROUNDING)
+    def enter(self, way: _Way) -> None:
+        self.ways[way] = None
+        self.demand += way.cap
+        self.contended = self.demand > self.capacity * (1.0 + _ROUNDING)
+
+    def leave(self, way: _Way) -> None:
+        del self.ways[way]
+        self.demand = self.demand - way.cap if self.ways else 0.0
+        self.contended = self.demand > self.capacity * (1.0 + _ROUNDING)
 
 
 class _Way:
-    """From one device's host to another's. `served` bytes of each flow had left at time `since`; now they leave at `rate`."""
+    """From one host to another, or within one.
 
-    __slots__ = ("cap", "flows", "latency", "number", "rate", "resources", "served", "since", "version", "watchers")
+    Each of its flows had sent `served` bytes at time `since` and sends at `rate` from then on; the first ends at `end`.
+    """
 
-    def __init__(self, number: int, resources: tuple[_Resource, ...], latency: float) -> None:
-        self.number, self.resources, self.latency = number, resources, latency
+    __slots__ = ("cap", "component", "end", "flows", "latency", "rate", "resources", "served", "since", "watchers")
+
+    def __init__(self, resources: tuple[_Resource, ...], latency: float) -> None:
+        self.resources, self.latency = resources, latency
         self.cap = min((r.capacity for r in resources), default=math.inf)
         self.flows: list[tuple[float, int]] = []  # heap of (mark on `served`, flow)
         self.served = self.since = self.rate = 0.0
-        self.version = 0
+        self.end = math.inf
+        self.component: _Component | None = None
         self.watchers: dict[int, Watcher] = {}
 
-    def __lt__(self, other: _Way) -> bool:
-        return self.number < other.number
+
+class _Component:
+    """Ways that share contended resources, or one that shares none: their rates are computed together."""
+
+    __slots__ = ("current", "ways")
+
+    def __init__(self, ways: list[_Way]) -> None:
+        self.ways = ways
+        self.current = True  # until the rates of one of them are computed anew
 
 
 class FluidNetwork:
@@ -72,7 +90,8 @@ class FluidNetwork:
         self._changed: dict[_Way, None] = {}  # ways with other flows than when rates were last computed
         self._freed: dict[_Resource, None] = {}  # contended resources that a way has left
         self._now = 0.0
-        self._next: list[tuple[float, int, int, _Way]] = []  # heap of (time, way, version, way); stale ones linger
+        self._next: list[tuple[float, int, _Component]] = []  # heap of (when its first flow ends, number, component)
+        self._computed = 0
 
     def __len__(self) -> int:
         """Transfers under way."""
@@ -94,8 +113,7 @@ class FluidNetwork:
         if not way.flows:
             way.served = 0.0
             for resource in way.resources:
-                resource.ways[way] = None
-                resource.demand += way.cap
+                resource.enter(way)
         heapq.heappush(way.flows, (way.served + nbytes, flow))
         self._way_of[flow] = way
         if watcher is not None:
@@ -118,7 +136,7 @@ class FluidNetwork:
         """When the next flow will end if none is added, or infinity."""
         if self._changed or self._freed:
             self._share()
-        while self._next and self._next[0][2] != self._next[0][3].version:
+        while self._next and not self._next[0][2].current:
             heapq.heappop(self._next)
         return self._next[0][0] if self._next else math.inf
 
@@ -129,11 +147,13 @@ class FluidNetwork:
         """
         ended: list[int] = []
         while (at := self.next_completion()) <= now:
-            while self._next and self._next[0][0] == at:
-                _, _, version, way = heapq.heappop(self._next)
-                if version == way.version:
-                    self._finish(way, at, ended)
             self._now = at
+            while self._next and self._next[0][0] == at:
+                component = heapq.heappop(self._next)[2]
+                if component.current:
+                    for way in component.ways:
+                        if way.end == at:
+                            self._finish(way, ended)
         self._now = now
         ended.sort()
         return ended
@@ -170,7 +190,7 @@ class FluidNetwork:
         key = (*names, source.name, target.name)
         if key not in self._ways:
             resources = tuple(self._resource(name, capacity) for name, capacity in names.items() if capacity < math.inf)
-            self._ways[key] = _Way(len(self._ways), resources, link.latency_s)
+            self._ways[key] = _Way(resources, link.latency_s)
         return self._ways[key]
 
     def _resource(self, name: str, capacity: float) -> _Resource:
@@ -193,9 +213,9 @@ class FluidNetwork:
             way.served += way.rate * (self._now - way.since)
         way.since = self._now
 
-    def _finish(self, way: _Way, at: float, ended: list[int]) -> None:
-        """The first flow of `way` ends at `at`, and with it all that are served as much."""
-        way.served, way.since = way.flows[0][0], at
+    def _finish(self, way: _Way, ended: list[int]) -> None:
+        """The first flow of `way` ends now, and with it all that are served as much."""
+        way.served, way.since = way.flows[0][0], self._now
         while way.flows and way.flows[0][0] <= way.served:
             flow = heapq.heappop(way.flows)[1]
             del self._way_of[flow]
@@ -205,17 +225,18 @@ class FluidNetwork:
 
     def _touch(self, way: _Way) -> None:
         """`way` has fewer flows than before."""
-        way.version += 1
         if way.flows:
             self._changed[way] = None
             return
         self._changed.pop(way, None)
+        if way.component is not None:
+            way.component.current = False
+            way.component = None
         way.rate = 0.0
         for resource in way.resources:
             if resource.contended:
                 self._freed[resource] = None
-            del resource.ways[way]
-            resource.demand = resource.demand - way.cap if resource.ways else 0.0
+            resource.leave(way)
 
     # ------------------------------------------------------------------------------------------------ rates
 
@@ -253,17 +274,24 @@ class FluidNetwork:
             rates = fill([resource.capacity for resource in index], streams)
         else:
             rates = [first.cap / len(first.flows)]
+        component = _Component(ways)
         for way, rate in zip(ways, rates, strict=True):
-            if rate != way.rate or way in self._changed:
-                self._flow_at(way, rate)
+            if way.component is not None:
+                way.component.current = False
+            way.component = component
+            self._flow_at(way, rate)
+        self._computed += 1
+        heapq.heappush(self._next, (min(way.end for way in ways), self._computed, component))
 
     def _flow_at(self, way: _Way, rate: float) -> None:
         """From now on each flow of `way` gets `rate`; predict when its first one ends."""
-        self._settle(way)
+        now = self._now
+        if now > way.since:
+            way.served += way.rate * (now - way.since)
+            way.since = now
         way.rate = rate
-        way.version += 1
         left = way.flows[0][0] - way.served
-        for flow, watcher in way.watchers.items():
-            watcher(flow, rate)
-        at = self._now if left <= 0.0 or rate == math.inf else self._now + left / rate
-        heapq.heappush(self._next, (at, way.number, way.version, way))
+        way.end = now if left <= 0.0 or rate == math.inf else now + left / rate
+        if way.watchers:
+            for flow, watcher in way.watchers.items():
+                watcher(flow, rate)

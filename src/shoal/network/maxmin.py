@@ -36,7 +36,8 @@ def fill(capacities: Sequence[float], streams: Sequence[tuple[int, float, Sequen
     heap = [(cap / count, ~s) for s, (count, cap, _) in enumerate(streams)]
     heap += [(left[r] / active[r], r) for r in range(len(left)) if active[r]]
     heapq.heapify(heap)
-    while heap:
+    growing = len(streams)
+    while growing:
         level, which = heapq.heappop(heap)
         if which < 0:
             full = (~which,)
@@ -51,6 +52,7 @@ def fill(capacities: Sequence[float], streams: Sequence[tuple[int, float, Sequen
         for s in full:
             if rates[s] < 0.0:
                 rates[s] = level
+                growing -= 1
                 count, _, resources = streams[s]
                 for r in resources:
                     left[r] -= level * count

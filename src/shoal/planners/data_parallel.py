@@ -5,9 +5,11 @@ N routes of one segment. All devices own all blocks, so one sync covers them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
-from shoal import costs, ingredients
+from shoal import costs, ingredients, registry, topology
 from shoal.cluster import Cluster
 from shoal.errors import UserError
 from shoal.job import Job
@@ -31,6 +33,8 @@ def plan(job: Job, cluster: Cluster, *, loaded: ingredients.Ingredients | None =
             key="batch.size",
             mend=f"write at least {len(peers)}",
         )
+    island = {peer: cluster.island_of(peer) for peer in peers}
+    _check_topology(job, peers, island)
     loaded = loaded or ingredients.load(job)
     sample = loaded.corpus.train.batch([0, 1 % len(loaded.corpus.train)])
     seen = costs.profile(loaded.model, loaded.loss, _cast(sample, job))
@@ -42,7 +46,7 @@ def plan(job: Job, cluster: Cluster, *, loaded: ingredients.Ingredients | None =
         ),
         blocks=blocks,
         sync=(_sync(job, blocks),),
-        island={peer: cluster.island_of(peer) for peer in peers},
+        island=island,
         costs=Costs(forward_flops=seen.forward_flops, backward_flops=seen.backward_flops),
         model_digest=ingredients.model_digest(loaded.model),
     )
@@ -51,6 +55,20 @@ def plan(job: Job, cluster: Cluster, *, loaded: ingredients.Ingredients | None =
 def has_decay(name: str, parameter: Tensor) -> bool:
     """Weight decay is for matrices; biases, norms and other vectors go without."""
     return parameter.ndim >= 2
+
+
+def _check_topology(job: Job, peers: tuple[str, ...], island: Mapping[str, int]) -> None:
+    """A mixing that needs a topology has one, and it is sound for these peers at every step."""
+    needs = registry.strategy("mixing", job.mixing.name).traits.topology
+    name = job.mixing.topology
+    if needs and name is None:
+        known = ", ".join(registry.names("topology"))
+        problem = f"{job.mixing.name} needs a topology"
+        raise job.error("mixing.topology", problem, mend=f"write one of {known}", shown=False)
+    if name is not None and not needs:
+        raise job.error("mixing.topology", f"{job.mixing.name} has no topology", mend="leave the key out")
+    if name is not None:
+        topology.check(registry.strategy("topology", name)(), peers, island)
 
 
 def _sync(job: Job, blocks: tuple[BlockSpec, ...]) -> Sync:

@@ -75,7 +75,8 @@ class Difference:
 
     def __str__(self) -> str:
         recorded, replayed = _read(self.recorded), _read(self.replayed)
-        return f"{self.peer}, step {self.step}: {self.what} {recorded} recorded, {replayed} replayed"
+        what = "sum of losses" if self.what == "loss" else self.what
+        return f"{self.peer}, step {self.step}: {what} {recorded} recorded, {replayed} replayed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

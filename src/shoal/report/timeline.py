@@ -12,6 +12,8 @@ from shoal.report.text import json_ready
 from shoal.trace import timeline
 from shoal.worker import RunFolder
 
+SPAN_LIMIT = 1_000_000
+"""Spans in one timeline, shared out evenly; the tools that show it do not take more."""
 HIDDEN = frozenset({"take", "digest"})
 """Events that only a replay needs; there may be one per message."""
 
@@ -22,12 +24,12 @@ def write_timeline(folder: RunFolder, peers: Sequence[str]) -> Path:
     Peers that left nothing, or a last line that is torn, are no obstacle: a failed run has a timeline too. Spans that
     were dropped for want of room are counted under ``otherData``.
     """
-    spans, dropped = [], {}
+    spans, dropped, limit = [], {}, SPAN_LIMIT // max(1, len(peers))
     for peer in sorted(peers):
         found, lost = read_spans(folder.spans(peer))
-        spans += found
-        if lost:
-            dropped[peer] = lost
+        spans += found[:limit]
+        if missing := lost + max(0, len(found) - limit):
+            dropped[peer] = missing
     logs = last_session({peer: read_events(folder.events(peer)) for peer in sorted(peers)})
     shown = [event for events in logs.values() for event in events if event.kind not in HIDDEN]
     out = timeline(spans, shown)

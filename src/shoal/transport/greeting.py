@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import struct
 from dataclasses import asdict
@@ -22,6 +23,15 @@ _MAGIC = b"SHLH"
 
 class NoGreeting(OSError):
     """The other side is no peer of Shoal."""
+
+
+def reason(error: OSError) -> str:
+    """Why a connection could not be made, in the system's own words."""
+    if isinstance(error, NoGreeting):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def call(sock: socket.socket, hello: Hello, *, to: Peer) -> str | None:

@@ -253,7 +253,7 @@ class Streams:
             if isinstance(error, TimeoutError):
                 raise PeerLost(peer, 0, f"no answer at {where} within {self._meeting.deadline:g} s") from None
             if isinstance(error, OSError):
-                raise PeerLost(peer, 0, f"cannot be reached at {where}: {error.strerror or error}") from None
+                raise PeerLost(peer, 0, f"cannot be reached at {where}: {greeting.reason(error)}") from None
             raise
         self._connect(peer, sock)
 

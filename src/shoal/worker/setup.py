@@ -9,7 +9,7 @@ import torch
 
 import shoal
 from shoal import ingredients as loading
-from shoal import optim, registry, topology
+from shoal import optim, registry
 from shoal.errors import UserError
 from shoal.ingredients import Ingredients
 from shoal.job import Job, validate_options
@@ -78,15 +78,6 @@ def _mixing(world: World, job: Job, plan: Plan, blocks: list[Block]) -> Mixing:
     strategy = registry.strategy("mixing", sync.mixing)
     options = validate_options(job).get("mixing") or registry.NoOptions()
     shape = None if sync.topology is None else registry.strategy("topology", sync.topology)()
-    if strategy.traits.topology:
-        if shape is None:
-            known = ", ".join(registry.names("topology"))
-            raise job.error(
-                "mixing.topology", f"{sync.mixing} needs a topology", mend=f"write one of {known}", shown=False
-            )
-        topology.check(shape, plan.peers, plan.island)
-    elif shape is not None:
-        raise job.error("mixing.topology", f"{sync.mixing} has no topology", mend="leave the key out")
     gate = Gate(
         world,
         blocks,

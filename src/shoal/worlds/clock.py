@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
@@ -69,6 +70,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Args:
     tie_seed: shuffles what happens at the same moment; None keeps the order of asking.
     """
+
+    _ready: deque[asyncio.Handle]  # asyncio's own
 
     def __init__(self, *, tie_seed: int | None = None) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """`handle` is about to be marked as cancelled; its entry stays in the agenda until its time or the next purge."""
+        """`handle` is about to be marked as cancelled; its entry stays until its time or the next purge."""
         if not handle._scheduled:
             return
         self._cancelled += 1

@@ -169,7 +169,9 @@ class _Collective:
         if peer not in self._place:
             return False
         member = self._members.get(self._place[peer])
-        return member is None or not member.done.done() or member.done.cancelled() or member.done.exception() is not None
+        return (
+            member is None or not member.done.done() or member.done.cancelled() or member.done.exception() is not None
+        )
 
     def holds(self, peer: Peer) -> bool:
         """Is `peer` in, and waiting for the sum?"""

@@ -22,7 +22,7 @@ from shoal.worlds.seeds import seeded
 
 
 class Computation:
-    """One call of `World.run`, or of `World.reach` if it has `marks`. `call` is None where functions are not executed."""
+    """One call of `World.run`, or of `World.reach` if it has `marks`. `call` is None where nothing is executed."""
 
     __slots__ = ("call", "due", "error", "future", "marked", "marks", "result", "start", "stop", "work")
 
@@ -120,10 +120,7 @@ class Lanes:
     # ------------------------------------------------------------------------------------------------- marks
 
     def _release(self, computation: Computation, keys: Sequence[Hashable]) -> None:
-        """Hand out `keys` in this order, each at its share of the interval but never before the one before it.
-
-        A key without a share comes with the next that has one, or at the end.
-        """
+        """Hand out `keys` in this order, each at its time."""
         start, stop = computation.start, computation.stop
         computation.due = deque(keys)
         for share in release_shares(keys, computation.work.marks):
@@ -136,7 +133,10 @@ class Lanes:
 
 
 def release_shares(keys: Sequence[Hashable], shares: Mapping[Hashable, float]) -> list[float]:
-    """When keys that were marked in this order are handed out, as shares of the interval: they never overtake each other."""
+    """When keys that were marked in this order are handed out, as shares of the interval. None overtakes another.
+
+    A key without a share comes with the next that has one, or at the end.
+    """
     highest, out = 0.0, []
     for key in keys:
         highest = max(highest, shares.get(key, 0.0))
@@ -148,7 +148,7 @@ def release_shares(keys: Sequence[Hashable], shares: Mapping[Hashable, float]) -
 
 
 class Marks:
-    """The keys that a computation reaches, as the iterator that `World.reach` returns. Starts when it is first asked."""
+    """The keys that a computation reaches, as `World.reach` returns them. It starts when the first is asked for."""
 
     __slots__ = ("_computation", "_keys", "_lanes", "_started", "_waiter")
 

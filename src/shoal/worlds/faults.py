@@ -41,7 +41,7 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Every message takes up to `seconds` longer, uniformly at random: messages with different tags overtake each other."""
+    """Every message takes up to `seconds` longer, at random: those with different tags overtake each other."""
 
     seconds: float
     seed: int = 0

@@ -74,7 +74,7 @@ class Inbox:
         self._armed = False
 
     def put(self, message: Message) -> None:
-        """A message has arrived: hand it to the longest wait for exactly it, else to the longest that it fits, else keep it."""
+        """A message has arrived. It goes to the longest wait for exactly it, else to the longest that it fits."""
         key = message.source, message.tag
         waits = self._waits.get(key)
         if waits is not None:

@@ -216,7 +216,8 @@ class Post:
 
 def _race(transfer: Transfer, now: float) -> Race:
     tag, source, target = transfer.message.tag, transfer.source.peer, transfer.target.peer
+    what, when = f"{tag.kind!r} {tag.part} of step {tag.step}", f"from {transfer.start:.6f} s to {now:.6f} s"
     return Race(
-        f"{source!r} wrote to a tensor while it was being sent to {target!r} as {tag.kind!r} {tag.part} of step {tag.step} "
-        f"(from {transfer.start:.6f} s to {now:.6f} s): await the send before writing"
+        f"{source!r} wrote to a tensor while it was being sent to {target!r} as {what} ({when}): "
+        "await the send before writing"
     )

@@ -26,6 +26,7 @@ from torch.distributed import DistError
 from shoal.errors import BadMessage, PeerLost, ShoalError, UserError
 from shoal.transport import Hello, refusal
 from shoal.transport.engines import HashStore, PrefixStore, Store, TCPStore, brief
+from shoal.transport.greeting import reason
 from shoal.transport.lane import Lane
 from shoal.world import Peer
 from shoal.worlds import process_addresses as addresses
@@ -325,7 +326,7 @@ async def _reach(coordinator: Coordinator, keeper: Peer | None, lane: Lane, dead
                         await loop.sock_connect(sock, where)
                     return sock.getsockname()[0]
                 except OSError as error:
-                    reasons[str(where[0])] = error.strerror or "no answer"
+                    reasons[str(where[0])] = reason(error)
         if loop.time() + pause > until:
             break
         await asyncio.sleep(pause)

@@ -109,7 +109,7 @@ def _body(world: World, chunk: Tensor, nbytes: int) -> Payload:
 
 
 def _add(message: Message, own: Tensor) -> Tensor:
-    """The travelling chunk plus mine, in the tensor that arrived: `x` stays untouched while parts of it are on their way."""
+    """The travelling chunk plus mine, in the tensor that arrived: no part of `x` is written while it is being sent."""
     return message.one(own, finite=False).add_(own)
 
 

@@ -46,7 +46,7 @@ class RingTraffic:
     ) -> None:
         self._loop, self._post, self._finish = loop, post, finish
         now, n, nbytes = loop.time(), len(peers), ring_bytes(costs)
-        self._times = times + now
+        self._times: list[float] = (times + now).tolist()
         self._order = np.argsort(times, kind="stable").tolist()
         self._finished = 0
         alone = nbytes / ring.rate
@@ -59,11 +59,11 @@ class RingTraffic:
         self._lines: tuple[float, Vector, Vector] | None = (0.0, np.zeros(0), np.zeros(0))
         self._planned = math.inf
         self._way_of: dict[int, int] = {}
-        for r in range(n):
-            if nbytes[r] > 0.0 and ring.rate[r] < math.inf:
-                flow = post.flow(peers[r], peers[(r + 1) % n], nbytes[r], watcher=self._watch, ended=self._ended)
+        for r, amount in enumerate(nbytes.tolist()):
+            if amount > 0.0 and self._rate[r] < math.inf:
+                flow = post.flow(peers[r], peers[(r + 1) % n], amount, watcher=self._watch, ended=self._ended)
                 self._way_of[flow] = r
-        self._plan_at(float(self._times[self._order[0]]))
+        self._plan_at(self._times[self._order[0]])
 
     def stop(self) -> None:
         """Nobody waits any more."""
@@ -106,7 +106,7 @@ class RingTraffic:
         while self._finished < len(self._order):
             r = self._order[self._finished]
             if self._times[r] != alone:
-                alone = float(self._times[r])
+                alone = self._times[r]
                 due = self._due(alone)
             if due > when:
                 self._plan_at(due)
@@ -115,9 +115,9 @@ class RingTraffic:
             self._finish(r)
 
     def _due(self, alone: float) -> float:
-        """When the ring gets as far as it would have got at time `alone` without other traffic, if rates stay as they are.
+        """When the ring is as far as it would be at time `alone` without other traffic, if rates stay as they are.
 
-        A lag is a line: lag(t) = offset + slope t. The ring is there when t = alone + lag(t), for the largest of all lags.
+        A lag is a line, lag(t) = offset + slope t. The ring is there when t = alone + lag(t) for the largest lag.
         """
         if self._lines is None:
             slope = 1.0 - np.array(self._share)

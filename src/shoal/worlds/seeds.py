@@ -43,7 +43,7 @@ def _encode(value: Hashable) -> bytes:
 
 
 class seeded:  # noqa: N801 - used like a function
-    """``with seeded(seed, key, device):`` seeds the default generators of CPU and `device` and restores them afterwards.
+    """``with seeded(seed, key, device):`` seeds the default generators of CPU and `device`, then restores them.
 
     An empty key leaves them alone. `torch.manual_seed` visits every backend and takes a hundred times longer.
     """

@@ -22,10 +22,10 @@ from shoal.trace import SPAN_LIMIT, Event, Trace
 from shoal.world import Peer, Work, World
 from shoal.worlds.clock import VirtualLoop
 from shoal.worlds.collective import Collectives
+from shoal.worlds.computations import Lanes
 from shoal.worlds.crew import Crew
 from shoal.worlds.faults import DETECTION_S, Crash, Delay, Fault, Freeze, Jitter, Sleep
 from shoal.worlds.inbox import Inbox
-from shoal.worlds.computations import Lanes
 from shoal.worlds.post import Address, Post
 from shoal.worlds.seeds import derive
 from shoal.worlds.virtual import Take, VirtualWorld

@@ -21,9 +21,9 @@ from shoal.trace import Event, Span
 from shoal.world import Link, Message, Payload, Peer, Tag, Work, only_bytes
 from shoal.worlds.clock import VirtualLoop
 from shoal.worlds.collective import Collectives
+from shoal.worlds.computations import Computation, Lanes, Marks
 from shoal.worlds.crew import Crew
 from shoal.worlds.inbox import Match
-from shoal.worlds.computations import Computation, Lanes, Marks
 from shoal.worlds.post import Address, Post, Transfer
 from shoal.worlds.ring import ring_all_reduce
 from shoal.worlds.seeds import generator
