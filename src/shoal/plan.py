@@ -29,7 +29,7 @@ class ParamSlice:
         total = 1
         for size in self.shape:
             total *= size
-        if self.stop is None and self.start == 0 or not self.shape:
+        if (self.stop is None and self.start == 0) or not self.shape:
             return total
         stop = self.shape[self.dim] if self.stop is None else self.stop
         return total // self.shape[self.dim] * (stop - self.start)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from shoal.report.text import baselines, clock, count, json_ready, nats, size
+from shoal.report.text import baselines, clock, count, json_ready, nats, size, to_json
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,8 @@ def test_json_ready_replaces_what_json_lacks_at_any_depth() -> None:
         "b": {"c": None},
         "d": 3,
     }
+
+
+def test_to_json_is_valid_whatever_is_in_it() -> None:
+    assert to_json({"a": [1.5, (2,)]}) == '{"a":[1.5,[2]]}'
+    assert to_json({"a": [1.5, math.nan]}) == '{"a":[1.5,null]}'

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from worker.programs import Train
-from worlds.processes import Crowd
 
 from shoal import cluster as clusters
 from shoal.worker import Outcome
 from shoal.worlds.simulation import Simulation
+from worker.programs import Train
+from worlds.processes import Crowd
 
 BUCKET = 'bucket="16 KiB"'
 MIXINGS = [

@@ -72,7 +72,11 @@ def single_process(job: Job) -> torch.nn.Module:
     ]
     optimizer = torch.optim.AdamW(groups, lr=job.optimizer.lr)
     rate = optim.learning_rate(
-        job.schedule.name, base=job.optimizer.lr, steps=job.run.steps, warmup=job.schedule.warmup, floor=job.schedule.floor
+        job.schedule.name,
+        base=job.optimizer.lr,
+        steps=job.run.steps,
+        warmup=job.schedule.warmup,
+        floor=job.schedule.floor,
     )
     for t in range(job.run.steps):
         for group in optimizer.param_groups:
@@ -148,7 +152,9 @@ def test_one_peer_asked_to_stop_stops_all_after_the_same_step(make_job: MakeJob)
                     should_stop=lambda: world.me == asked and next(polls) >= 3,
                 )
 
-            outcomes = Simulation(cluster, faults=[Delay(1e-4, seed=3)], jitter=Jitter(kind="exponential", spread=0.5)).run(program)
+            outcomes = Simulation(
+                cluster, faults=[Delay(1e-4, seed=3)], jitter=Jitter(kind="exponential", spread=0.5)
+            ).run(program)
             steps = {o.step for o in outcomes.values()}
             assert len(steps) == 1 and 3 <= steps.pop() < 12
             assert all(o.stopped for o in outcomes.values())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import Late, PeerLost
-from shoal.world import Message, Tag, only_bytes
+from shoal.world import Message, Tag, dense, only_bytes
 from shoal.worlds.clock import VirtualLoop
 from shoal.worlds.inbox import Inbox
 
@@ -127,14 +129,20 @@ def test_a_default_deadline_is_not_moved_by_takes_that_were_served() -> None:
     run(body)
 
 
-def test_memory_of_served_waits_is_bounded() -> None:
+def test_memory_of_served_waits_is_bounded_and_no_message_is_kept() -> None:
+    """Case C16: nothing of a finished exchange stays behind."""
+
     async def body(loop: VirtualLoop, inbox: Inbox) -> None:
         forever = loop.create_task(inbox.take(Tag("never"), "b"))
+        kept: list[weakref.ref[torch.Tensor]] = []
         for n in range(2000):
             wait = loop.create_task(inbox.take(Tag("x", n), "a"))
             await asyncio.sleep(0)
-            inbox.put(message("a", "x", n))
-            await wait
+            inbox.put(Message("a", Tag("x", n), dense(torch.ones(1))))
+            kept.append(weakref.ref((await wait).body.tensors[0]))
+        del wait
+        await asyncio.sleep(0)
+        assert not any(tensor() is not None for tensor in kept)
         assert len(inbox._default) < 200
         assert not inbox._queues
         assert not inbox._kinds

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from worlds.processes import Crowd, Ending
 
-from shoal.errors import BadMessage, Late, PeerLost, UserError
+from shoal.errors import PeerLost
 from shoal.world import Peer, Tag, Work, World, dense
+from worlds.processes import Crowd, Ending
 
 NAMES = ["a", "b", "c"]
 TRANSPORTS = ["streams", "torch-distributed"]
@@ -211,11 +211,11 @@ def test_a_hundred_runs_leave_nothing(crowd: Crowd, transport: str) -> None:
         nothing_is_left(crowd.run(partial(exchange_big, rounds=1), NAMES, transport=transport))
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_missing_peers_are_named_at_the_start(crowd: Crowd, transport: str) -> None:
+@pytest.mark.slow
+def test_missing_peers_are_named_at_the_start(crowd: Crowd) -> None:
     """Case A11: two of four come; both leave soon after the deadline and name the other two."""
     names = [*NAMES, "d"]
-    endings = crowd.run(exchange_big, names, transport=transport, start_deadline=1.5, absent=("b", "d"))
+    endings = crowd.run(exchange_big, names, start_deadline=15.0, absent=("b", "d"))
     assert sorted(endings) == ["a", "c"]
     for ending in endings.values():
         assert lost(ending).peer == "b"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from typing import Any, TypeVar
 import pytest
 
 from shoal.errors import BadMessage, PeerLost, UserError
+from shoal.transport.engines import HashStore
 from shoal.worlds import process_addresses as addresses
 from shoal.worlds.rendezvous import Coordinator, Rendezvous, from_environment, keep_store, meet
 
 T = TypeVar("T")
-PATIENCE = 30.0
+PATIENCE = 90.0  # torch's store looks up names backwards, which takes long where the name service is poor
 
 
 def run(test: Coroutine[Any, Any, T]) -> T:
@@ -30,7 +32,7 @@ def gather(where: Coordinator, names: Sequence[str], come: Iterable[str] | None 
     """`meet` of those who `come` (all of `names` by default): what each found, or how it failed."""
 
     async def all_of_them() -> list[Any]:
-        calls = [meet(where, me=me, peers=names, **{"deadline": 10.0, **more}) for me in come or names]
+        calls = [meet(where, me=me, peers=names, **{"deadline": 40.0, **more}) for me in come or names]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Rendezvous):
@@ -186,7 +188,7 @@ def test_an_engine_that_chooses_ports_itself_is_refused_with_a_range(monkeypatch
 
 def test_a_store_outside_the_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_PORT_RANGE", "40000-40100")
-    (outcome,) = gather(Coordinator(host="127.0.0.1", port=50000), ["a"], deadline=1.0)
+    (outcome,) = gather(Coordinator(host="127.0.0.1", port=50000), ["a"])
     assert isinstance(outcome, UserError) and "MASTER_PORT" in str(outcome)
 
 
@@ -205,12 +207,16 @@ def test_a_taken_port_names_port_and_owner() -> None:
 
 def test_missing_peers_are_named() -> None:
     """Case A11."""
-    with keep_store() as where:
-        outcomes = gather(where, ["a", "b", "c", "d"], come=["a", "c"], deadline=0.5)
-    for outcome in outcomes:
-        assert isinstance(outcome, PeerLost)
-        assert outcome.peer == "b"
-        assert "within 0.5 s; missing are b, d of a, b, c, d" in outcome.why
+
+    async def test() -> None:
+        store, names = HashStore(), ["a", "b", "c", "d"]
+        come = [Rendezvous(store, me=me, peers=names, host="127.0.0.1", where="here", deadline=0.5) for me in "ac"]
+        for outcome in await asyncio.gather(*(meeting.join() for meeting in come), return_exceptions=True):
+            assert isinstance(outcome, PeerLost)
+            assert outcome.peer == "b"
+            assert outcome.why == "did not come to here within 0.5 s; missing are b, d of a, b, c, d"
+
+    run(test())
 
 
 def test_a_missing_keeper_of_the_store_is_named() -> None:
@@ -229,19 +235,18 @@ def test_a_name_that_nobody_knows_is_told() -> None:
 
 
 def test_a_second_process_of_one_name_is_refused_and_the_first_goes_on() -> None:
-    """Case A10."""
+    """Case A10: the message says which process holds the name."""
 
     async def test() -> None:
-        with keep_store() as where:
-            first = asyncio.create_task(meet(where, me="a", peers=["a", "b"], deadline=20.0))
-            await asyncio.sleep(0)
-            with pytest.raises(UserError, match=r"process \d+ on .* already is peer 'a'"):
-                await asyncio.gather(first, meet(where, me="a", peers=["a", "b"], deadline=20.0))
-            if first.done():  # the second was quicker
-                return
-            other = await meet(where, me="b", peers=["a", "b"], deadline=20.0)
-            (await first).close()
-            other.close()
+        store, names = HashStore(), ["a", "b"]
+        found = [Rendezvous(store, me=me, peers=names, host="127.0.0.1") for me in names]
+        await asyncio.gather(*(meeting.join() for meeting in found))
+        with pytest.raises(UserError, match=rf"process {os.getpid()} on .* already is peer 'a' of the run"):
+            await Rendezvous(store, me="a", peers=names, host="127.0.0.1").join()
+        told = await asyncio.gather(*(meeting.exchange("topic", meeting.hello.peer) for meeting in found))
+        assert told == [{"a": "a", "b": "b"}] * 2
+        for meeting in found:
+            meeting.close()
 
     run(test())
 
@@ -253,7 +258,7 @@ def test_a_process_of_another_run_is_refused() -> None:
         with keep_store() as where:
             found = await asyncio.gather(*(meet(where, me=me, peers=["a", "b"]) for me in "ab"))
             with pytest.raises(UserError, match="is one of a, b"):
-                await meet(where, me="c", peers=["a", "b", "c"], deadline=1.0)
+                await meet(where, me="c", peers=["a", "b", "c"])
             told = await asyncio.gather(*(meeting.exchange("topic", meeting.hello.peer * 2) for meeting in found))
             assert told == [{"a": "aa", "b": "bb"}] * 2
             for meeting in found:

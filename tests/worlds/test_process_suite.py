@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from worlds.processes import Crowd
-from worlds.suite import SEED, Program, WorldSuite
 
 from shoal.world import Peer
+from worlds.processes import Crowd
+from worlds.suite import SEED, Program, WorldSuite
 
 
 class _Processes(WorldSuite):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 
 from rich.console import Console
@@ -22,6 +21,7 @@ from shoal.launch.torchrun import Place, assemble
 from shoal.rehearse import Rehearsal, rehearse
 from shoal.report import Metrics, Progress, display, summarize, write_timeline
 from shoal.report.summary import World
+from shoal.report.text import to_json
 from shoal.state.checkpoint import latest
 from shoal.worker import Outcome, Report
 
@@ -83,7 +83,7 @@ class Watching:
         for line in summary.complaints():
             print(f"shoal: {line}", file=sys.stderr)  # noqa: T201
         if self._shown.as_json:
-            print(json.dumps({"kind": "summary", **summary.to_json()}), flush=True)  # noqa: T201
+            print(to_json({"kind": "summary", **asdict(summary)}), flush=True)  # noqa: T201
         else:
             Console().print("\n".join(summary.lines()), markup=False, highlight=False, soft_wrap=True)
         return status

@@ -147,7 +147,7 @@ class Schedule(_Table):
     warmup: int = Field(
         default=0,
         ge=0,
-        description="Steps over which it rises to its peak. Raise it if the first steps diverge.",
+        description="Steps over which it rises to its peak. Raise it if the first steps diverge. A shorter run ends before the peak.",
     )
     floor: float = Field(
         default=0.1, ge=0, le=1, description='Where it ends, as a share of its peak ("constant" has no floor).'
@@ -274,16 +274,6 @@ class Job(_Table):  # noqa: PLW1641 (it holds dicts, so it has no hash)
     simulate: Simulate = Field(default_factory=Simulate)
 
     _source: Source | None = PrivateAttr(None)
-
-    @model_validator(mode="after")
-    def _warmup_fits(self) -> Job:
-        if self.schedule.warmup >= self.run.steps and self.schedule.warmup > 0:
-            raise WrongValueError(
-                f"the warm-up must end before the run does (run.steps = {self.run.steps})",
-                f"write {self.run.steps - 1} or less",
-                key="schedule.warmup",
-            )
-        return self
 
     def __eq__(self, other: object) -> bool:
         """Equal content; which file it came from does not matter."""

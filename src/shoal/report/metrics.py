@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from shoal.errors import UserError
-from shoal.report.text import json_ready
+from shoal.report.text import to_json
 from shoal.worker import Report, RunFolder
 
 _KEPT = ("step", "eval")
@@ -50,7 +50,7 @@ class Metrics:
             if self._file is None:
                 self._open(0)
             assert self._file is not None
-            self._file.write(json.dumps(json_ready({"kind": report.kind, **report.fields})) + "\n")
+            self._file.write(to_json({"kind": report.kind, **report.fields}) + "\n")
             if self._writer is not None:
                 self._to_tensorboard(report)
 

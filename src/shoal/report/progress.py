@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shoal.report.text import baselines, clock, count, json_ready, nats, size
+from shoal.report.text import baselines, clock, count, nats, size, to_json
 from shoal.units import show_seconds
 from shoal.worker import Report
 
@@ -121,7 +120,7 @@ class JsonLines(Display):
         """Scripts find what is said here in the last line, the summary."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        print(json.dumps(json_ready(line)), file=self._out or sys.stdout, flush=True)
+        print(to_json(line), file=self._out or sys.stdout, flush=True)
 
 
 class Plain(Display):

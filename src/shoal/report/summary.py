@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.launch.messages import Failure
 from shoal.report.progress import Progress
-from shoal.report.text import baselines, clock, count, json_ready, size
+from shoal.report.text import baselines, clock, count, size, to_json
 from shoal.worker import Outcome, RunFolder
 
 World = Literal["processes", "virtual", "timing"]
@@ -49,13 +48,10 @@ class Summary:
     failures: tuple[Failure, ...]
     next: tuple[str, ...] = field(default=())
 
-    def to_json(self) -> dict[str, Any]:
-        return json_ready(asdict(self))
-
     def write(self, folder: RunFolder) -> None:
         """Write ``summary.json``, whole or not at all."""
         aside = folder.summary.with_name(folder.summary.name + ".tmp")
-        aside.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        aside.write_text(to_json(asdict(self), indent=1) + "\n", encoding="utf-8")
         os.replace(aside, folder.summary)
 
     def lines(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +39,15 @@ def nats(loss: float | None) -> str:
 def baselines(table: Mapping[str, float]) -> str:
     """``{"unigram": 3.24, "bigram": 2.42}`` → ``"unigram 3.2400, bigram 2.4200"``, the weakest first."""
     return ", ".join(f"{name} {value:.4f}" for name, value in sorted(table.items(), key=lambda item: -item[1]))
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """`value` as JSON; NaN and infinities, which JSON does not have, become null."""
+    separators = (",", ":") if indent is None else None
+    try:
+        return json.dumps(value, allow_nan=False, default=str, indent=indent, separators=separators)
+    except ValueError:  # rare, so that the common case is not searched
+        return json.dumps(json_ready(value), default=str, indent=indent, separators=separators)
 
 
 def json_ready(value: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.launch.logs import last_session, read_events, read_spans
-from shoal.report.text import json_ready
+from shoal.report.text import to_json
 from shoal.trace import timeline
 from shoal.worker import RunFolder
 
@@ -37,6 +36,6 @@ def write_timeline(folder: RunFolder, peers: Sequence[str]) -> Path:
         out["otherData"] = {"dropped spans": dropped}
     aside = folder.timeline.with_name(folder.timeline.name + ".tmp")
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(json_ready(out), file, separators=(",", ":"), default=str)
+        file.write(to_json(out))
     os.replace(aside, folder.timeline)
     return folder.timeline

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import ref
 
 from shoal.errors import Late, PeerError, PeerLost
 from shoal.world import Message, Peer, Tag
@@ -23,7 +24,7 @@ CallLater = Callable[[float, Callable[[], object]], object]
 class _Wait:
     """One pending take. `tag` is None for a take of any message of `kind`."""
 
-    __slots__ = ("future", "kind", "match", "seconds", "source", "tag", "timer")
+    __slots__ = ("__weakref__", "future", "kind", "match", "seconds", "source", "tag", "timer")
 
     def __init__(
         self,
@@ -69,7 +70,8 @@ class Inbox:
         self._queues: dict[tuple[Peer, Tag], list[int]] = {}  # arrival numbers, oldest first; lists, as most hold one
         self._waits: dict[tuple[Peer, Tag], list[_Wait]] = {}
         self._any_waits: dict[str, list[_Wait]] = {}
-        self._default = deque[tuple[float, _Wait]]()  # equal deadlines expire in the order in which they were set
+        # Equal deadlines expire in the order in which they were set. Weak: a wait that is over keeps no message alive.
+        self._default = deque[tuple[float, ref[_Wait]]]()
         self._default_limit = 64
         self._armed = False
 
@@ -214,16 +216,18 @@ class Inbox:
     def _expire_by_default(self, wait: _Wait) -> None:
         """One timer serves all default deadlines, so that a take costs no timer of its own."""
         if len(self._default) >= self._default_limit:
-            self._default = deque(entry for entry in self._default if not entry[1].future.done())
+            self._default = deque(entry for entry in self._default if entry[1]() is not None)
             self._default_limit = 2 * len(self._default) + 64
-        self._default.append((self._loop.time() + self._deadline, wait))
+        self._default.append((self._loop.time() + self._deadline, ref(wait)))
         if not self._armed:
             self._armed = True
             self._call_later(self._deadline, self._sweep)
 
     def _sweep(self) -> None:
-        while self._default and (self._default[0][1].future.done() or self._default[0][0] <= self._loop.time()):
-            self._expire(self._default.popleft()[1])
+        while self._default and (self._default[0][1]() is None or self._default[0][0] <= self._loop.time()):
+            wait = self._default.popleft()[1]()
+            if wait is not None:
+                self._expire(wait)
         self._armed = bool(self._default)
         if self._armed:
             self._call_later(self._default[0][0] - self._loop.time(), self._sweep)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from shoal.world import Message, Payload, Peer, Tag, Work, World, only_bytes
@@ -90,18 +91,17 @@ def ring_sum(tensors: Sequence[Tensor]) -> Tensor:
 
     Inputs have one shape and dtype; none is written. The result has their shape and is contiguous.
     """
-    n = len(tensors)
-    out = tensors[0].detach().clone().reshape(-1)
-    bounds = chunk_bounds(out.numel(), n)
-    parts = [t.detach().reshape(-1) for t in tensors]
-    for c, (lo, hi) in enumerate(bounds):
-        if lo == hi:
-            break
-        total = out[lo:hi]
-        total.copy_(parts[c][lo:hi])
-        for j in range(1, n):
-            total.add_(parts[(c + j) % n][lo:hi])
-    return out.reshape(tensors[0].shape)
+    n, numel = len(tensors), tensors[0].numel()
+    out = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device=tensors[0].device)
+    if numel == 0:
+        return out
+    size = -(-numel // n)
+    totals = out.view(-1).split(size)  # may be fewer than n
+    parts = [t.detach().reshape(-1).split(size) for t in tensors]
+    torch._foreach_copy_(totals, [parts[c][c] for c in range(len(totals))])
+    for j in range(1, n):  # many small additions in one call
+        torch._foreach_add_(totals, [parts[(c + j) % n][c] for c in range(len(totals))])
+    return out
 
 
 def _body(world: World, chunk: Tensor, nbytes: int) -> Payload:
