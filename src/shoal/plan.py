@@ -113,7 +113,9 @@ class Plan:
         return cls(
             routes=tuple(_route(r) for r in raw["routes"]),
             blocks=tuple(_block(b) for b in raw["blocks"]),
-            sync=tuple(Sync(blocks=tuple(s["blocks"]), mixing=s["mixing"], topology=s["topology"]) for s in raw["sync"]),
+            sync=tuple(
+                Sync(blocks=tuple(s["blocks"]), mixing=s["mixing"], topology=s["topology"]) for s in raw["sync"]
+            ),
             island=raw["island"],
             costs=Costs(**raw["costs"]),
             model_digest=raw["model_digest"],

@@ -80,11 +80,15 @@ class Message:
             BadMessage: names the peer, the step and what differs.
         """
         if len(self.body.tensors) != 1:
-            raise BadMessage(self.source, self.tag.step, f"{self.tag.kind}: {len(self.body.tensors)} tensors, expected 1")
+            raise BadMessage(
+                self.source, self.tag.step, f"{self.tag.kind}: {len(self.body.tensors)} tensors, expected 1"
+            )
         got = self.body.tensors[0]
         if got.shape != like.shape or got.dtype != like.dtype:
             is_, should = f"{tuple(got.shape)} {got.dtype}", f"{tuple(like.shape)} {like.dtype}"
-            raise BadMessage(self.source, self.tag.step, f"{self.tag.kind}{self.tag.part}: got {is_}, expected {should}")
+            raise BadMessage(
+                self.source, self.tag.step, f"{self.tag.kind}{self.tag.part}: got {is_}, expected {should}"
+            )
         if finite and not bool(got.isfinite().all()):
             raise BadMessage(self.source, self.tag.step, f"{self.tag.kind}{self.tag.part}: not finite")
         return got
@@ -218,7 +222,9 @@ class World(Protocol):
         """
         ...
 
-    async def collective(self, op: Literal["sum"], x: Tensor, peers: Sequence[Peer], tag: Tag, *, nbytes: int | None = None) -> None:
+    async def collective(
+        self, op: Literal["sum"], x: Tensor, peers: Sequence[Peer], tag: Tag, *, nbytes: int | None = None
+    ) -> None:
         """Reduce `x` over `peers` (me included) in place; `x` is borrowed until this returns.
 
         The default is a ring of messages, whose order of additions fixes the bits; a virtual world computes the same

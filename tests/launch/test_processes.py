@@ -168,6 +168,27 @@ def test_worker_stopped_on_its_own_signal_ends_with_143(folder: RunFolder, fake_
     assert ending.exit_status == 143 and ending.signal is None
 
 
+def test_process_that_does_not_exit_after_its_outcome_is_ended_without_blame(
+    folder: RunFolder, fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "EXIT_GRACE", 0.1)
+    ending = launch(folder, PEERS, command=fake_worker("outcome(); wait()"))
+    assert ending.exit_status == 0 and sorted(ending.outcomes) == list(PEERS)
+
+
+def test_process_that_does_not_exit_after_its_failure_is_ended(
+    folder: RunFolder, fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "FAILURE_GRACE", 0.1)
+    ending = launch(folder, PEERS, command=fake_worker("failure('no such file', 'user', 2); wait()"))
+    assert ending.exit_status == 2 and [f.text for f in ending.failures] == ["no such file"] * 3
+
+
+def test_any_signal_can_be_named(folder: RunFolder, fake_worker: FakeWorker) -> None:
+    ending = launch(folder, ("a",), command=fake_worker("os.kill(os.getpid(), signal.SIGRTMIN + 1)"))
+    assert ending.failures[0].text == f"killed by signal {int(signal.SIGRTMIN) + 1}"
+
+
 def test_error_in_the_listener_leaves_no_process(
     folder: RunFolder, fake_worker: FakeWorker, lifeline: Lifeline
 ) -> None:

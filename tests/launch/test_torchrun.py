@@ -12,6 +12,7 @@ def test_without_rank_nobody_else_was_started() -> None:
 
 def test_place_as_torchrun_and_slurm_say_it() -> None:
     assert place({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == Place(rank=5, size=8, local=1)
+    assert place({"RANK": "5", "WORLD_SIZE": "8", "SLURM_LOCALID": "3"}) == Place(rank=5, size=8, local=3)
     assert place({"RANK": "0", "WORLD_SIZE": "2"}) == Place(rank=0, size=2, local=0)
 
 

@@ -110,6 +110,12 @@ def test_resumed_run_without_its_checkpoint_says_so(prepared: Prepare) -> None:
         replay(replace(recording, events=resumed))
 
 
+def test_timing_mode_leaves_nothing_to_compare(prepared: Prepare) -> None:
+    recording, _ = _record(prepared(), timing=True)
+    with pytest.raises(UserError, match="nothing to compare"):
+        replay(recording)
+
+
 def test_run_without_a_step_cannot_be_replayed(prepared: Prepare) -> None:
     run = prepared()
     with pytest.raises(UserError, match="nothing to replay"):

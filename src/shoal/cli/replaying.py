@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -30,12 +31,15 @@ def replay(
 
     Works on runs that failed or were killed, up to the last step that a worker logged.
     """
+    from rich.console import Console
+
     from shoal.launch.logs import last_session, read_events
     from shoal.launch.messages import failure
     from shoal.launch.prepare import read
     from shoal.launch.signals import StopSignals
     from shoal.rehearse import Recording
     from shoal.rehearse import replay as run_again
+    from shoal.report import Live, Progress
     from shoal.worker import RunFolder
 
     prepared = read(RunFolder(run))
@@ -47,8 +51,10 @@ def replay(
         events=last_session(logs),
         folder=prepared.folder,
     )
-    with StopSignals(patience=1) as signals:
-        found = run_again(recording, should_stop=lambda: signals.asked)
+    progress, console = Progress(), Console()
+    shown = Live(progress, console) if console.is_terminal and not as_json else contextlib.nullcontext()
+    with StopSignals(patience=1) as signals, shown:
+        found = run_again(recording, tell=progress, should_stop=lambda: signals.asked)
     ending = _ending(prepared.folder, recording)
     compared = f"{found.steps} steps of {found.workers} workers"
     if as_json:

@@ -147,7 +147,8 @@ class Schedule(_Table):
     warmup: int = Field(
         default=0,
         ge=0,
-        description="Steps over which it rises to its peak. Raise it if the first steps diverge. A shorter run ends before the peak.",
+        description="Steps over which it rises to its peak. Raise it if the first steps diverge. "
+        "A shorter run ends before the peak.",
     )
     floor: float = Field(
         default=0.1, ge=0, le=1, description='Where it ends, as a share of its peak ("constant" has no floor).'

@@ -64,6 +64,6 @@ def _name_problems(job: Job, seam: str, key: str, name: str) -> list[UserError]:
         return [job.error(key, f"no such {seam}", mend=schema.nearest(name, known))]
     try:
         registry.strategy(seam, name)
-    except (ImportError, AttributeError) as error:
-        return [job.error(key, f"cannot be imported ({error})", mend="write package.module:name")]
+    except UserError as error:
+        return [job.error(key, error.problem, mend=error.mend or "write package.module:name")]
     return []

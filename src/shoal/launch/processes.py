@@ -27,6 +27,8 @@ from shoal.worlds.rendezvous import keep_store
 
 FAILURE_GRACE = 5.0
 """Seconds that the others have to stop by themselves after the first failure."""
+EXIT_GRACE = 10.0
+"""Seconds that a process has to exit once every worker has given its outcome."""
 TICK = 0.05
 STOPPED = 128 + signal.SIGTERM
 LOG_TAIL_BYTES = 2000
@@ -229,15 +231,16 @@ class _Watch:
             self._tell(message)
         elif isinstance(message, Outcome):
             child.outcome = message
+            if all(other.outcome is not None for other in self._children):
+                self._end_within(EXIT_GRACE)
         elif isinstance(message, Failure):
             child.failure = message
+            self._end_within(FAILURE_GRACE)
 
     def _note_end(self, child: _Child) -> None:
-        if child.outcome is not None and child.process.returncode == 0:
-            return
-        if child.failure is None:
+        if child.outcome is None and child.failure is None:
             child.failure = _death(child)
-        self._end_within(FAILURE_GRACE)
+            self._end_within(FAILURE_GRACE)
 
 
 def _death(child: _Child) -> Failure:
@@ -246,13 +249,18 @@ def _death(child: _Child) -> Failure:
     if child.killed:
         return Failure(peer=child.peer, code="ended", exit_status=3, text="had not stopped by itself, so it was killed")
     steps = [e.fields["step"] for e in read_events(child.folder.events(child.peer)) if e.kind == "step"]
-    text = f"killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit status {code}"
+    text = f"killed by signal {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
     if steps:
         text = f"{text} after step {steps[-1]}"
     if last := _last_line(log_path(child.folder, child.peer), child.log_start):
         text = f"{text}; its last words: {last}"
     step = steps[-1] if steps else None
     return Failure(peer=child.peer, code="died", exit_status=3, text=text, step=step)
+
+
+def _signal_name(number: int) -> str:
+    """``9`` → ``"9 (SIGKILL)"``; real-time signals have no name."""
+    return f"{number} ({signal.Signals(number).name})" if number in set(signal.Signals) else str(number)
 
 
 def _last_line(log: Path, start: int) -> str:

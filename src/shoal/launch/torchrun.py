@@ -94,16 +94,17 @@ def place(environment: Mapping[str, str] = os.environ) -> Place | None:
     """
     if not ("RANK" in environment and "WORLD_SIZE" in environment):
         return None
+    local = next((key for key in ("LOCAL_RANK", "SLURM_LOCALID") if key in environment), "RANK")
     numbers = {}
-    for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        text = environment.get(key, environment["RANK"])
+    for key in ("RANK", "WORLD_SIZE", local):
+        text = environment[key]
         if not text.isdigit():
             raise UserError("not a number", key=key, value=text, mend="start the workers with torchrun, or unset it")
         numbers[key] = int(text)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         mend = f"ranks go from 0 to WORLD_SIZE - 1, which is {numbers['WORLD_SIZE'] - 1}"
         raise UserError("no such rank", key="RANK", value=numbers["RANK"], mend=mend)
-    return Place(rank=numbers["RANK"], size=numbers["WORLD_SIZE"], local=numbers["LOCAL_RANK"])
+    return Place(rank=numbers["RANK"], size=numbers["WORLD_SIZE"], local=numbers[local])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,20 +47,21 @@ class Recording:
     @property
     def first_step(self) -> int:
         """Steps that were done in the checkpoint that the run went on from; 0 if it began afresh."""
-        return max((e.fields["step"] for e in self._all() if e.kind == "resume"), default=0)
+        return max((e.fields["step"] for e in self.events_of("resume")), default=0)
 
     @property
     def steps_done(self) -> int:
         """Steps that some worker has logged, those before `first_step` included."""
-        return max((e.fields["step"] + 1 for e in self._all() if e.kind == "step"), default=self.first_step)
+        return max((e.fields["step"] + 1 for e in self.events_of("step")), default=self.first_step)
 
     @property
     def losses(self) -> list[Event]:
         """The peers that were lost, as the others logged it, the first one first."""
-        return sorted((e for e in self._all() if e.kind == "peer-lost"), key=lambda e: (e.at, e.peer))
+        return sorted(self.events_of("peer-lost"), key=lambda e: (e.at, e.peer))
 
-    def _all(self) -> Iterable[Event]:
-        return (event for peer in sorted(self.events) for event in self.events[peer])
+    def events_of(self, *kinds: str) -> list[Event]:
+        """All events of these kinds, peer by peer."""
+        return [event for peer in sorted(self.events) for event in self.events[peer] if event.kind in kinds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,9 @@ def replay(
     if recording.steps_done <= recording.first_step:
         mend = "replay a run that has done a step"
         raise UserError("nothing to replay: no worker has logged a step", file=str(recording.folder.root), mend=mend)
+    if not any(e.fields.get("weight", 1.0) for e in recording.events_of("step")):
+        mend = "replay a run that was not in timing mode"
+        raise UserError("nothing to compare: no values were computed", file=str(recording.folder.root), mend=mend)
     with tempfile.TemporaryDirectory(prefix="shoal-replay-") as scratch:
         folder = _with_start(recording, RunFolder(Path(scratch)).make())
         traces, error, ended_early = _run(recording, folder, tell, should_stop)
@@ -132,14 +136,14 @@ def _run(
     recording: Recording, folder: RunFolder, tell: Callable[[Report], None], should_stop: Callable[[], bool]
 ) -> tuple[Mapping[str, Trace], Exception | None, bool]:
     job, last = _job(recording), recording.steps_done
-    events = [e for peer in sorted(recording.events) for e in recording.events[peer]]
+    takes = [e for e in recording.events_of("take") if not e.fields["message_kind"].startswith(_STOPPING)]
     simulation = Simulation(
         recording.cluster,
         seed=job.run.seed,
         threads=job.run.threads or 1,
         peer_deadline=job.run.peer_deadline,
         wait_deadline=job.run.wait_deadline,
-        arrivals=recorded_takes(e for e in events if not str(e.fields.get("message_kind", "")).startswith(_STOPPING)),
+        arrivals=recorded_takes(takes),
     )
 
     async def program(world: World) -> Outcome:
@@ -164,7 +168,7 @@ def _job(recording: Recording) -> Job:
     step later.
     """
     run = recording.job.run
-    logged = {e.fields["step"] for events in recording.events.values() for e in events if e.kind == "digest"}
+    logged = {e.fields["step"] for e in recording.events_of("digest")}
     unplanned = [n for n in logged if n != run.steps and (not run.checkpoint_every or n % run.checkpoint_every)]
     every = math.gcd(run.checkpoint_every, *unplanned)
     return recording.job.model_copy(update={"run": run.model_copy(update={"checkpoint_every": every})})
