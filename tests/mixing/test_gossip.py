@@ -184,7 +184,7 @@ def test_a_resumed_run_has_the_same_bits(topology: str) -> None:
 
 def test_communication_hides_behind_computation() -> None:
     """A step takes max(compute, transfer): 30 ms of computation, a pair exchange below it or twice as long."""
-    steps = 20
+    steps = 100
     for transfer in (0.015, 0.060):
         cluster = {"latency": 0.0, "bandwidth": 3 * 64 / transfer}  # b + c + a fill three cache lines
         run = train(Problem(2), Setting(steps=steps, cluster=cluster, bucket_bytes=1 << 20))

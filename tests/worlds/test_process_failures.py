@@ -185,7 +185,9 @@ def test_a_failure_is_told_to_all_with_its_step(crowd: Crowd, transport: str) ->
         error = lost(endings[peer])
         assert error.peer == "b"
         assert error.step in (2, 3)  # where this peer was
-        assert error.why == "has failed at step 3: ZeroDivisionError: the model's own mistake"
+        assert error.why.startswith(
+            "has failed at step 3: ZeroDivisionError: the model's own mistake"
+        )  # from itself, or from another
     nothing_is_left(endings)
 
 
