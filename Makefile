@@ -23,10 +23,10 @@ train: $(READY) ## train the example: four workers on two islands, no leader
 	@$(BIN)/shoal train examples/first-light/job.toml $(ARGS)
 
 test: $(READY) lint ## everything that must pass before a change lands (under ten minutes)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 test-all: $(READY) lint ## the slow checks too
-	@$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+	@$(BIN)/python -m pytest -n auto -m 'slow or not slow' $(ARGS)
 
 lint: $(READY) ## ruff, pyright and the floors
 	@$(BIN)/ruff check .

@@ -89,12 +89,16 @@ def strategy(seam: str, name: str) -> Any:
     return module.strategy
 
 
-def _files(seam: str) -> list[Path]:
+def _files(seam: str) -> tuple[Path, ...]:
     folder = Path(__file__).parent / seam
-    return sorted(path for path in folder.glob("*.py") if not path.name.startswith("_") and _is_strategy(path))
+    return _scan(folder, folder.stat().st_mtime_ns)
 
 
 @cache  # a thousand virtual workers ask for the same few files
+def _scan(folder: Path, changed_ns: int) -> tuple[Path, ...]:
+    return tuple(sorted(p for p in folder.glob("*.py") if not p.name.startswith("_") and _is_strategy(p)))
+
+
 def _is_strategy(path: Path) -> bool:
     """A strategy binds the name ``strategy`` at its top level; helpers beside it do not."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -28,6 +28,7 @@ from torch import Generator, Tensor, device
 from shoal.errors import BadMessage
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Peer = str
 Key = tuple[Hashable, ...]
 Lane = Literal["compute", "update", "serve", "to_device", "to_host"]
@@ -134,13 +135,13 @@ class Owners:
     island: Mapping[Peer, int] = field(default_factory=dict)
 
 
-class Task(Protocol[T]):
+class Task(Protocol[T_co]):
     """What `World.spawn` hands out. Awaiting it gives the coroutine's result; both worlds return an `asyncio.Task`."""
 
     def __await__(self) -> Any: ...
     def cancel(self) -> bool: ...
     def done(self) -> bool: ...
-    def result(self) -> T: ...
+    def result(self) -> T_co: ...
 
 
 class World(Protocol):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.errors import PeerLost
+from shoal.errors import PeerLost, UserError
 from shoal.world import Tag, Work, World, only_bytes
-from shoal.worlds.faults import DETECTION_S, Crash, Delay, Freeze, Sleep
+from shoal.worlds.faults import DETECTION_S, Crash, Delay, Freeze, Jitter, Sleep
 from shoal.worlds.simulation import Simulation
 from worlds.clusters import flat
 from worlds.suite import number, place
@@ -84,6 +84,25 @@ def test_a_crash_before_or_during_a_sum_is_noticed(expand: bool, at: float) -> N
     for peer in ("p0000", "p0002"):
         assert isinstance(got[peer], PeerLost)
         assert got[peer].step == 4
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_a_sum_that_a_peer_joined_and_then_died_in_is_never_finished(expand: bool) -> None:
+    """The last to join comes before anybody has noticed the crash, and the links are fast enough to be done by then."""
+
+    async def program(world: World) -> float:
+        if place(world) == 0:
+            await world.sleep(1.0 + DETECTION_S / 2)
+        x = torch.ones(4)
+        await world.collective("sum", x, world.peers, Tag("sum", 4))
+        return x[0].item()
+
+    simulation = Simulation(flat(3), faults=[Crash("p0001", at=1.0)], expand_collectives=expand)
+    got: dict[str, Any] = simulation.run(program, return_exceptions=True)
+    for peer in ("p0000", "p0002"):
+        assert isinstance(got[peer], PeerLost)
+        assert got[peer].step == 4
+        assert "p0001" in str(got[peer])  # as the one that is lost, or as why the one before me on the ring failed
 
 
 def test_what_had_left_a_crashed_peer_arrives_and_what_had_not_does_not() -> None:
@@ -197,6 +216,17 @@ def test_delays_let_messages_overtake_each_other_but_not_their_own_tag() -> None
     assert order != sorted(order)
     for parity in (0, 1):
         assert [n for n in order if n % 2 == parity] == list(range(parity, 40, 2))
+
+
+def test_misspelt_peers_are_refused() -> None:
+    """Case B2: a name that nothing has is not silently without effect."""
+    for wrong in (
+        Simulation(flat(2), faults=[Crash("p0009", at=1.0)]),
+        Simulation(flat(2), faults=[Freeze("p0009", 1.0, 1.0)]),
+        Simulation(flat(2), jitter=Jitter(straggler="p0009")),
+    ):
+        with pytest.raises(UserError, match="p0009"):
+            wrong.run(steps)
 
 
 def test_a_crash_needs_a_time_or_a_step() -> None:

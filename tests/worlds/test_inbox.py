@@ -140,7 +140,7 @@ def test_memory_of_served_waits_is_bounded_and_no_message_is_kept() -> None:
             await asyncio.sleep(0)
             inbox.put(Message("a", Tag("x", n), dense(torch.ones(1))))
             kept.append(weakref.ref((await wait).body.tensors[0]))
-        del wait
+            del wait
         await asyncio.sleep(0)
         assert not any(tensor() is not None for tensor in kept)
         assert len(inbox._default) < 200
@@ -193,6 +193,19 @@ def test_a_wait_cancelled_at_the_moment_of_arrival_gives_the_message_back_in_its
             await wait
         assert [m.body.nbytes for m in inbox.look("x")] == [1, 2]
         assert [(await inbox.take(Tag("x"), "a")).body.nbytes for _ in range(2)] == [1, 2]
+
+    run(body)
+
+
+def test_a_condition_that_raises_fails_its_own_take_only() -> None:
+    async def body(loop: VirtualLoop, inbox: Inbox) -> None:
+        broken = loop.create_task(inbox.take_any("x", lambda m: 1 // 0 == 0))
+        fine = loop.create_task(inbox.take_any("x"))
+        await asyncio.sleep(0)
+        inbox.put(message("a", "x"))
+        with pytest.raises(ZeroDivisionError):
+            await broken
+        assert (await fine).source == "a"
 
     run(body)
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -452,6 +453,27 @@ def test_traces_are_bounded() -> None:
     simulation.run(program)
     assert len(simulation.traces["p0000"].spans) == 20
     assert simulation.traces["p0000"].dropped == 30
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_nothing_of_a_finished_step_stays_in_memory(expand: bool) -> None:
+    """Case C16: after hundreds of exchanges, some of them given up, only the last ones' tensors are alive."""
+
+    async def program(world: World) -> int:
+        other, seen = world.peers[1 - place(world)], []
+        for t in range(300):
+            send = world.spawn(world.send(other, Tag("x", t), dense(torch.ones(2))), "x")
+            seen.append(weakref.ref((await world.recv(Tag("x", t), source=other)).body.tensors[0]))
+            await send
+            with pytest.raises(Late):
+                await world.recv(Tag("never", t), source=other, within=1e-4)
+            x = await world.run(lambda: torch.ones(3), Work("x", flops=1e3))
+            seen.append(weakref.ref(x))
+            await world.collective("sum", x, world.peers, Tag("sum", t))
+        return sum(tensor() is not None for tensor in seen)
+
+    for alive in Simulation(flat(2, latency=1e-4), expand_collectives=expand).run(program).values():
+        assert alive <= 4
 
 
 def test_a_failure_names_its_worker_and_stops_the_run() -> None:

@@ -90,4 +90,7 @@ def _await_end_of_input() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # all has been said; an engine that was broken off in a call would abort an ordinary exit

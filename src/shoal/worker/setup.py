@@ -36,9 +36,9 @@ def assemble(world: World, job: Job, plan: Plan) -> Parts:
     Raises:
         UserError: the plan is of other peers or another model, or a strategy cannot be used.
     """
-    if plan.peers != tuple(world.peers):
+    if plan.peers != world.peers:
         raise UserError("the plan is of other devices", value=list(plan.peers), mend="make the plan anew")
-    owners = Owners(0, plan.peers, island=plan.island)
+    owners = Owners(0, world.peers, island=plan.island)
     ingredients = loading.load(job, device=world.device) if world.numeric else None
     cost = plan.costs.update_bytes_per_element
     if ingredients is None:

@@ -42,7 +42,7 @@ class Trainer:
         self._world, self._job, self._plan, self._ingredients = world, job, plan, ingredients
         self._blocks, self._watch, self._mixing, self._rate = blocks, watch, mixing, rate
         self._by_key = {block.key: block for block in blocks}
-        self._shares = {route.segments[0].device: route.share for route in plan.routes}
+        self._mine = next(route.share for route in plan.routes if route.segments[0].device == world.me)
         self._flops = plan.costs.forward_flops + plan.costs.backward_flops
         self._marks: dict[Hashable, float] = {block.key: block.spec.ready for block in blocks}
 
@@ -94,8 +94,9 @@ class Trainer:
     def _samples(self, t: int) -> Sequence[int]:
         """My part of the global batch of step `t`."""
         if self._ingredients is None:
-            return range(self._shares[self._world.me])
+            return range(self._mine)
         ids = step_samples(
             self._job.run.seed, t, samples=len(self._ingredients.corpus.train), size=self._job.batch.size
         )
-        return share(ids, self._shares, self._world.me)
+        shares = {route.segments[0].device: route.share for route in self._plan.routes}
+        return share(ids, shares, self._world.me)

@@ -193,6 +193,8 @@ class _Collective:
             self._timer.cancel()
             if self._traffic is not None:
                 self._traffic.stop()
+            self._traffic = self._sum = None  # they refer to each other: do not leave tensors to the garbage collector
+            self._members.clear()
             self._run.forget(self)
 
     def fail(self, peer: Peer, error: Exception) -> None:

@@ -105,6 +105,7 @@ class Lanes:
         self._execute(computation)  # if its random point fell on the very end
         while computation.due:
             self._mark(computation)
+        computation.marks = None  # they refer to each other
         work = computation.work
         self._trace.span(Span(self._peer, work.lane, work.label, computation.start, self._loop.time()))
         queue = self._queues[work.lane]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
-from shoal.errors import Late, PeerError, PeerLost
+from shoal.errors import Late, PeerLost
 from shoal.world import Message, Peer, Tag
 
 Match = Callable[[Message], bool]
@@ -85,8 +85,14 @@ class Inbox:
                 del self._waits[key]
             self._finish(wait, message)
             return
-        for wait in self._any_waits.get(message.tag.kind, ()):
-            if wait.match is None or wait.match(message):
+        for wait in list(self._any_waits.get(message.tag.kind, ())):
+            try:
+                fits = wait.match is None or wait.match(message)
+            except Exception as error:  # a mistake in the protocol is for the one who waits, not for who delivers
+                self._forget(wait)
+                self._finish(wait, error)
+                continue
+            if fits:
                 self._forget(wait)
                 self._finish(wait, message)
                 return
@@ -190,7 +196,7 @@ class Inbox:
             if wait.timer is not None:
                 wait.timer.cancel()
 
-    def _finish(self, wait: _Wait, outcome: Message | PeerError) -> None:
+    def _finish(self, wait: _Wait, outcome: Message | Exception) -> None:
         if wait.future.done():
             if isinstance(outcome, Message):
                 self.put(outcome)

@@ -98,9 +98,10 @@ def ring_sum(tensors: Sequence[Tensor]) -> Tensor:
     size = -(-numel // n)
     totals = out.view(-1).split(size)  # may be fewer than n
     parts = [t.detach().reshape(-1).split(size) for t in tensors]
-    torch._foreach_copy_(totals, [parts[c][c] for c in range(len(totals))])
+    torch._foreach_copy_(totals, [parts[c][c] for c in range(len(totals))])  # pyright: ignore[reportPrivateImportUsage]
     for j in range(1, n):  # many small additions in one call
-        torch._foreach_add_(totals, [parts[(c + j) % n][c] for c in range(len(totals))])
+        added = [parts[(c + j) % n][c] for c in range(len(totals))]
+        torch._foreach_add_(totals, added)  # pyright: ignore[reportPrivateImportUsage]
     return out
 
 

@@ -99,9 +99,10 @@ class Simulation:
         """
         threads, thresholds = torch.get_num_threads(), gc.get_threshold()
         torch.set_num_threads(self.threads)
-        # With a thousand workers alive, looking for garbage among all of them takes longer than the simulation itself.
-        # Without tensors garbage is small, so the oldest generation is left alone.
-        gc.set_threshold(20_000, 10, 10 if self.numeric else 1_000)
+        if not self.numeric:
+            # With a thousand workers alive, looking for garbage among them all takes longer than the simulation itself,
+            # and without tensors the garbage is small.
+            gc.set_threshold(20_000, 10, 1_000)
         loop = VirtualLoop(tie_seed=derive(self.network_seed, "ties"))
         try:
             run = _Run(self, loop, program, sorted(peers or self.cluster.peers), return_exceptions)
@@ -181,6 +182,8 @@ class _Run(Generic[T]):
     ) -> None:
         self.simulation, self.loop, self.peers = simulation, loop, peers
         self._program, self._keep_going = program, keep_going
+        if simulation.jitter.straggler is not None:
+            simulation.cluster.device(simulation.jitter.straggler)  # refuses a misspelt name
         delays = [fault for fault in simulation.faults if isinstance(fault, Delay)]
         self._post = Post(loop, simulation.cluster, delays)
         self.workers = {peer: _Worker(self, peer) for peer in peers}
@@ -218,7 +221,7 @@ class _Run(Generic[T]):
             await worker.crew.over
             worker.outcome = worker.main.result()
         except asyncio.CancelledError:
-            if worker.main is None or not worker.crew.over.done():
+            if not worker.main.cancelled():
                 raise  # the run is over
             worker.outcome = ShoalError("its program cancelled itself")
         except Exception as error:
@@ -294,6 +297,9 @@ class _Run(Generic[T]):
         return [fault for fault in self.simulation.faults if isinstance(fault, Crash) and fault.peer == peer]
 
     def _plan_faults(self) -> None:
+        for fault in self.simulation.faults:
+            if not isinstance(fault, Delay):
+                self.simulation.cluster.device(fault.peer)  # refuses a misspelt name
         for peer, worker in self.workers.items():
             for crash in self._crashes(peer):
                 if crash.at is not None:
