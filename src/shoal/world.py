@@ -90,9 +90,15 @@ class Message:
             raise BadMessage(
                 self.source, self.tag.step, f"{self.tag.kind}{self.tag.part}: got {is_}, expected {should}"
             )
-        if finite and not bool(got.isfinite().all()):
+        if finite and not _finite(got):
             raise BadMessage(self.source, self.tag.step, f"{self.tag.kind}{self.tag.part}: not finite")
         return got
+
+
+def _finite(x: Tensor) -> bool:
+    """Are all elements finite? A finite sum proves it and takes a tenth of the time of looking at each; a sum that is
+    not may have overflowed."""
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())
 
 
 @dataclass(frozen=True, slots=True)

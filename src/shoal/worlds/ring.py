@@ -91,17 +91,17 @@ def ring_sum(tensors: Sequence[Tensor]) -> Tensor:
 
     Inputs have one shape and dtype; none is written. The result has their shape and is contiguous.
     """
-    n, numel = len(tensors), tensors[0].numel()
-    out = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device=tensors[0].device)
-    if numel == 0:
-        return out
-    size = -(-numel // n)
-    totals = out.view(-1).split(size)  # may be fewer than n
-    parts = [t.detach().reshape(-1).split(size) for t in tensors]
-    torch._foreach_copy_(totals, [parts[c][c] for c in range(len(totals))])  # pyright: ignore[reportPrivateImportUsage]
-    for j in range(1, n):  # many small additions in one call
-        added = [parts[(c + j) % n][c] for c in range(len(totals))]
-        torch._foreach_add_(totals, added)  # pyright: ignore[reportPrivateImportUsage]
+    n, first = len(tensors), tensors[0]
+    out = torch.empty(first.shape, dtype=first.dtype, device=first.device)
+    total, parts = out.view(-1), [tensor.detach().reshape(-1) for tensor in tensors]
+    bounds = chunk_bounds(first.numel(), n)
+    # Chunk c adds peers c, c+1, ..., n-1 and then 0, ..., c-1. So a first round over peers adds peer p to all chunks
+    # up to p, and a second one to all chunks after p: long stretches instead of n² short ones.
+    for part, (start, stop) in zip(parts, bounds, strict=True):
+        total[:start].add_(part[:start])
+        total[start:stop].copy_(part[start:stop])
+    for part, (_, stop) in zip(parts[:-1], bounds[:-1], strict=True):
+        total[stop:].add_(part[stop:])
     return out
 
 
