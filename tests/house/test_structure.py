@@ -23,7 +23,7 @@ def test_every_strategy_has_its_row_in_the_systems_table() -> None:
 
     rows = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
     pages = "".join(
-        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("mixing.md", "optimizers.md", "job.md")
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("worlds.md", "optimizers.md", "job.md")
     )
     for seam in registry.SEAMS:
         for entry in registry.entries(seam):
