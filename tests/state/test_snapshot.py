@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.state import Block, Watch
-from shoal.state.snapshot import capture, require, restore
+from shoal.state.snapshot import capture, restore
 from state.building import Factory, adamw, blocks_of, sgd, step
 
 
@@ -183,12 +183,3 @@ def test_extra_state_is_refused_rather_than_lost() -> None:
     model = nn.Sequential(Extra(2, 2))
     with pytest.raises(UserError, match=r"extra state.*0\._extra_state"):
         capture(model, blocks_of(model))
-
-
-def test_another_job_is_refused_where_it_matters() -> None:
-    meta = {"job": "aaaa", "model": "bbbb", "steps": 100}
-    require(meta, job="aaaa", model="bbbb")
-    with pytest.raises(UserError, match="another model: saved with 'bbbb', this run has 'cccc'"):
-        require(meta, job="aaaa", model="cccc")
-    with pytest.raises(UserError, match="another plan: saved with None"):
-        require(meta, plan="dddd")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.data import stdlib, text
-from shoal.data._imports import call, resolve
 from shoal.data.corpus import Corpus
 from shoal.data.tokenizer import load_tokenizer
 from shoal.errors import UserError
+from shoal.imports import call, resolve
 
 
 def load(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import UserError
-from shoal.models._imports import call, resolve
+from shoal.imports import call, resolve
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, Any]]
 

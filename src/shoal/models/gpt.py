@@ -4,10 +4,10 @@
 
 Pre-norm residual blocks (Radford et al. 2019), output weights tied to the embedding (Press & Wolf 2017), no biases.
 Two parts were chosen by what a model of 0.8 million parameters loses on held-out Python code after 300 steps of 2,048
-bytes (nats per byte; `docs/data.md` has the table):
+bytes, in nats per byte (`docs/data.md` has the trial):
 
-* positions: rotary (Su et al. 2021, arXiv 2104.09864) 1.77, learned 1.95;
-* feed-forward: squared ReLU (So et al. 2021, arXiv 2109.08668) 1.65, SwiGLU 1.69, GELU 1.77. It is also the cheapest.
+* positions: rotary (Su et al. 2021, arXiv 2104.09864) 1.86, learned 2.08;
+* feed-forward: squared ReLU (So et al. 2021, arXiv 2109.08668) 1.72, SwiGLU the same with one matrix more, GELU 1.86.
 
 Shapes in comments: B samples, T positions, D width, H heads, V vocabulary.
 """

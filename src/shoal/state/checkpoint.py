@@ -33,7 +33,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step-(\d{8,})")
 
-Scalar = int | float | str | bool
+Scalar = int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def write_shard(
     name = f"{quote(peer, safe='')}.safetensors"
     texts = {"scalars": json.dumps(dict(scalars)), "meta": json.dumps(dict(meta)), "step": str(step), "peer": peer}
     aside = path / f".{name}.part"
-    safetensors.torch.save_file({key: t.detach().contiguous() for key, t in tensors.items()}, aside, metadata=texts)
+    safetensors.torch.save_file({key: _own(t) for key, t in tensors.items()}, aside, metadata=texts)
     info = ShardInfo(peer=peer, file=name, nbytes=aside.stat().st_size, sha256=_digest(aside))
     _publish(aside, path / name)
     return info
@@ -234,6 +234,12 @@ def prune(folder: Path, keep: int) -> list[int]:
     for step in gone:
         _remove(folder, step)
     return gone
+
+
+def _own(t: Tensor) -> Tensor:
+    """As a file wants it: contiguous, and no step count shared by several parameters."""
+    t = t.detach().contiguous()
+    return t if t.ndim else t.clone()
 
 
 def _is_whole(folder: Path, step: int) -> bool:

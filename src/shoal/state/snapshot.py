@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.state.block import Block
+from shoal.state.checkpoint import Scalar
 from shoal.state.layout import slice_key
 from shoal.state.local_optimizer import Value
 
@@ -43,7 +44,7 @@ def capture(model: nn.Module, blocks: Sequence[Block]) -> tuple[dict[str, Tensor
 
 
 def restore(
-    model: nn.Module, blocks: Sequence[Block], tensors: Mapping[str, Tensor], scalars: Mapping[str, int | float]
+    model: nn.Module, blocks: Sequence[Block], tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]
 ) -> None:
     """Take over what `capture` gave. Names, shapes and dtypes are compared before anything is changed.
 
@@ -65,20 +66,6 @@ def restore(
             tensor.copy_(tensors[f"{MODEL}/{name}"])
     for block in blocks:
         block.load({slice_key(piece): fields[slice_key(piece)] for piece in block.spec.slices})
-
-
-def require(meta: Mapping[str, object], **expected: object) -> None:
-    """Refuse a checkpoint of another job: every `expected` entry must be in `meta` with the same value.
-
-    Raises:
-        UserError: names the first entry that differs.
-    """
-    for key, value in expected.items():
-        if meta.get(key) != value:
-            raise UserError(
-                f"checkpoint: another {key}: saved with {meta.get(key)!r}, this run has {value!r}",
-                mend="resume with the job, model and cluster that were saved, or start a new run",
-            )
 
 
 def _model_tensors(outside: Mapping[str, Tensor], blocks: Iterable[Block]) -> dict[str, Tensor]:

@@ -11,17 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from shoal.errors import BadMessage, UserError
 from shoal.job import Job
 from shoal.mixing import Mixing
-from shoal.state import Block, checkpoint
+from shoal.state import Block, checkpoint, snapshot
 from shoal.worker.letters import pack, unpack
 from shoal.world import Message, Tag, Task, Work, World
 
 WRITTEN, COMMITTED = "shard-written", "checkpoint-whole"
-FIELD = "//"  # between a parameter's name and the field of its state
 
 
 class Saver:
@@ -69,52 +68,12 @@ class Saver:
         """
         shard = checkpoint.read_shard(checkpoint.find(self._folder, step), self._world.me)
         refuse_other_job(shard.meta.get("job", {}), trained_by(self._job), where=str(self._folder))
-        state: dict[str, dict[str, Any]] = {}
-        for key, value in {**shard.tensors, **shard.scalars}.items():
-            name, _, field = key.partition(FIELD)
-            state.setdefault(name, {})[field] = value
-        self._restore_others(state)
-        for block in self._blocks:
-            wanted = block.state().keys()
-            missing = sorted(wanted - state.keys())
-            if missing:
-                raise UserError(f"the checkpoint has no {missing[0]!r}", mend="resume with the model that was saved")
-            block.load({name: state.pop(name) for name in wanted})
-        if state:
-            raise UserError(f"the checkpoint has {min(state)!r}, this model has not", mend="resume with its own model")
+        snapshot.restore(self._model, self._blocks, shard.tensors, shard.scalars)
 
     def _write(self, step: int) -> checkpoint.ShardInfo:
-        tensors: dict[str, Tensor] = {}
-        scalars: dict[str, checkpoint.Scalar] = {}
-        for block in self._blocks:
-            for name, fields in block.state().items():
-                for field, value in fields.items():
-                    if isinstance(value, Tensor):  # parameters of a block share their step count, files share nothing
-                        tensors[f"{name}{FIELD}{field}"] = value if value.ndim else value.clone()
-                    else:
-                        scalars[f"{name}{FIELD}{field}"] = value
-        for kind, named in self._others().items():
-            tensors.update({f"{name}{FIELD}{kind}": tensor for name, tensor in named.items()})
+        tensors, scalars = snapshot.capture(self._model, self._blocks)
         meta = {"job": trained_by(self._job)}
         return checkpoint.write_shard(self._folder, step, self._world.me, tensors, scalars, meta)
-
-    def _others(self) -> dict[str, dict[str, Tensor]]:
-        """What no block holds: buffers and frozen parameters."""
-        return {
-            "buffer": dict(self._model.named_buffers()),
-            "frozen": {name: p for name, p in self._model.named_parameters() if not p.requires_grad},
-        }
-
-    def _restore_others(self, state: dict[str, dict[str, Any]]) -> None:
-        for kind, named in self._others().items():
-            for name, tensor in named.items():
-                value = state.pop(name, {}).get(kind)
-                if value is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
-                    problem = "is missing" if value is None else f"has {tuple(value.shape)} {value.dtype}"
-                    raise UserError(
-                        f"the checkpoint's {kind} {name!r} {problem}", mend="resume with the model that was saved"
-                    )
-                tensor.data.copy_(value)
 
     async def _confirm(self, step: int, info: checkpoint.ShardInfo) -> None:
         world, leader = self._world, self._world.peers[0]
