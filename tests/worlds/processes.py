@@ -87,13 +87,6 @@ class Crowd:
         for member in list(self._members):
             self.replace(member)
 
-    def dismiss(self) -> list[Any]:
-        """Tell all members to go home; returns their processes. New ones take their places when needed."""
-        members, self._members = self._members, []
-        for member in members:
-            member.pipe.close()
-        return [member.process for member in members]
-
     def _member(self) -> _Member:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -223,7 +223,7 @@ class ProcessWorld:
         await self._transport.start(
             self._meeting, on_frame=self._arrived, on_lost=self._others.gone, pin=self._staging is not None
         )
-        ready = self._loop.create_task(self._meeting.exchange("connected", ""))
+        ready = self._loop.create_task(self._ready(), name="get ready")
         await asyncio.wait({ready, self._crew.over}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             ready.cancel()
@@ -232,6 +232,11 @@ class ProcessWorld:
         ready.result()
         self._zero = monotonic()
         self._watch = self._loop.create_task(self._others.watch(), name="watch")
+
+    async def _ready(self) -> None:
+        if self._engine is not None:
+            await self._engine.connect()
+        await self._meeting.exchange("connected", "")
 
     async def play(self, program: Program[T]) -> T:
         """Run the program and all that it spawns; then say goodbye, or what went wrong."""

@@ -64,7 +64,9 @@ class Engine:
         tell: Callable[[Peer, Frame], Coroutine[Any, Any, None]],
         prepare: Callable[[], None],
     ) -> None:
-        self._me, self._leader, self._store, self._host, self._device = me, peers[0], store, host, device
+        self._me, self._all, self._leader = me, tuple(peers), peers[0]
+        self._store: Store | None = store
+        self._host, self._device = host, device
         self._deadline, self._tell = deadline, tell
         self._loop = asyncio.get_running_loop()
         self._reached: dict[Call, dict[Peer, deque[Shape]]] = {}  # the leader's: who has said so, in order
@@ -72,6 +74,11 @@ class Engine:
         self._groups: dict[tuple[Peer, ...], Group] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._lane = Lane("collectives", prepare)
+
+    async def connect(self) -> None:
+        """Connect the group of all peers, which most collectives are of; smaller groups when they are first used."""
+        if len(self._all) > 1:
+            await self._lane.submit(partial(self._group, self._all))
 
     async def all_reduce(self, x: Tensor, peers: Sequence[Peer], tag: Tag) -> None:
         """Sum `x` over `peers`, in place. Once begun it is not withdrawn, for the others' sake.
@@ -95,6 +102,7 @@ class Engine:
             others = ", ".join(peer for peer in peers if peer != self._me)
             why = f"did not all come to the sum {tag.kind!r} {tag.part} within {self._deadline:g} s"
             raise Late(others, tag.step, why) from None
+        job.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, though nobody waits
         try:
             await asyncio.shield(job.done)
         except RuntimeError as error:
@@ -118,6 +126,7 @@ class Engine:
         self._lane.finish()
         self._lane.join(seconds)
         self._groups.clear()
+        self._store = None
         for task in self._telling:
             task.cancel()
 
@@ -168,19 +177,23 @@ class Engine:
         if x.numel() == 0:
             return
         flat = x.detach().contiguous()
-        if group not in self._groups:
-            self._groups[group] = self._connect(group)
-        self._groups[group].allreduce([flat]).wait(timedelta(seconds=self._deadline))
+        self._group(group).allreduce([flat]).wait(timedelta(seconds=self._deadline))
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
         if flat.data_ptr() != x.data_ptr():
             x.detach().copy_(flat)
 
-    def _connect(self, group: tuple[Peer, ...]) -> Group:
-        store, rank = PrefixStore("collective/" + "/".join(group), self._store), group.index(self._me)
-        if self._device.type == "cuda":
-            return nccl_group(store, rank=rank, size=len(group), deadline=self._deadline)
-        seconds = min(self._deadline, _CONNECT_SECONDS)
-        made = gloo_group(store, rank=rank, size=len(group), host=self._host, deadline=seconds)
-        made.set_timeout(timedelta(seconds=self._deadline))
-        return made
+    def _group(self, peers: tuple[Peer, ...]) -> Group:
+        """The engine's group of `peers`, connected when it is first asked for."""
+        if peers not in self._groups:
+            if self._store is None:
+                raise ShoalError("the world has ended")
+            store, rank = PrefixStore("collective/" + "/".join(peers), self._store), peers.index(self._me)
+            if self._device.type == "cuda":
+                made = nccl_group(store, rank=rank, size=len(peers), deadline=self._deadline)
+            else:
+                seconds = min(self._deadline, _CONNECT_SECONDS)
+                made = gloo_group(store, rank=rank, size=len(peers), host=self._host, deadline=seconds)
+                made.set_timeout(timedelta(seconds=self._deadline))
+            self._groups[peers] = made
+        return self._groups[peers]
