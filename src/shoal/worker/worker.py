@@ -38,8 +38,8 @@ class Report:
     ============  ===================================================================================
     start         peers, steps, first_step, parameters, tokens_per_step, baselines {"bigram": nats}
     step          step, loss (mean over all workers' tokens since the last report), tokens_per_s,
-                  sent_bytes, received_bytes (all workers, so far), seconds (world time), consensus
-    eval          step, loss (held-out, nats per token), baselines
+                  sent_bytes, received_bytes (all workers, so far), seconds (world time)
+    eval          step, loss (held-out, nats per token), baselines, consensus (workers' distance from their mean)
     checkpoint    step, path
     stopping      step (a peer was asked to stop; all stop after this step)
     sample        text
