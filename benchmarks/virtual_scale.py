@@ -4,8 +4,9 @@
     python benchmarks/virtual_scale.py timing     # 1,024 workers, shapes only
     python benchmarks/virtual_scale.py numeric    # 64 workers with real numbers, against the bare arithmetic
 
-Each measurement is a process of its own. Numeric runs are interleaved with the bare arithmetic, the same forward and
-backward passes and optimizer steps without Shoal, and reported as a ratio of medians.
+Each measurement is a process of its own. Numeric runs are interleaved with the bare arithmetic, the same models,
+forward and backward passes and optimizer steps without Shoal, and reported as a ratio of medians. What they do besides,
+the hand-shake, the mixing and the evaluation at the end, counts against Shoal.
 """
 
 from __future__ import annotations
@@ -95,12 +96,12 @@ def rehearse(workers: int, steps: int, mixing: str, *, samples: int, numeric: bo
 
 
 def bare(workers: int, steps: int, samples: int) -> dict[str, float]:
-    """The arithmetic alone: every worker's passes and fused AdamW steps in a plain loop."""
+    """The arithmetic alone: every worker's model built, its passes and fused AdamW steps in a plain loop."""
     torch.set_num_threads(1)
     job, _ = make(workers, steps, "gossip", samples)
+    began = time.perf_counter()
     loaded = [ingredients.load(job) for _ in range(workers)]
     optimizers = [torch.optim.AdamW(one.model.parameters(), lr=1e-3, fused=True) for one in loaded]
-    began = time.perf_counter()
     for t in range(steps):
         ids = step_samples(0, t, samples=len(loaded[0].corpus.train), size=workers * samples)
         for k, (one, optimizer) in enumerate(zip(loaded, optimizers, strict=True)):

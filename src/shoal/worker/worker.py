@@ -104,7 +104,8 @@ class _Run:
         self, world: World, job: Job, plan: Plan, folder: RunFolder | None, tell: Callable[[Report], None]
     ) -> None:
         self._world, self._job, self._plan, self._folder = world, job, plan, folder
-        self._tell = tell if world.me == world.peers[0] else _silent
+        self._leads = world.me == world.peers[0]
+        self._tell = tell if self._leads else _silent
         self._parts = assemble(world, job, plan)
         self._meter = Meter(world)
         self._since = Tally()
@@ -149,7 +150,8 @@ class _Run:
                 first = self._saved = found
                 self._world.event("resume", step=found)
         self._world.event("start", step=first)
-        self._tell(Report(kind="start", fields=self._start_fields(first)))
+        if self._leads:
+            self._tell(Report(kind="start", fields=self._start_fields(first)))
         return first
 
     async def step(self, t: int) -> None:
