@@ -147,6 +147,15 @@ class Launch:
                 raise
         return endings
 
+    def dismiss(self, peer: Peer) -> int | None:
+        """Let `peer`'s process end by itself; returns its exit status, None if it does not end."""
+        member = self._members[peer]
+        member.pipe.send_bytes(pickle.dumps(None))
+        member.process.join(PATIENCE)
+        status = member.process.exitcode
+        self.discard(peer)
+        return status
+
     def discard(self, peer: Peer) -> None:
         """Kill `peer`'s process for good."""
         self._crowd.replace(self._members.pop(peer))
@@ -185,9 +194,12 @@ def _serve(pipe: Connection) -> None:
     before = left()
     while True:
         try:
-            program, settings = pickle.loads(pipe.recv_bytes())
+            job = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
+        if job is None:
+            return
+        program, settings = job
         events: list[Event] = []
 
         def on_event(event: Event, events: list[Event] = events) -> None:

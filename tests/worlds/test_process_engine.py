@@ -1,4 +1,4 @@
-"""The engine's own collectives: right sums in whatever order tasks come to them, never a hang or an aborted process."""
+"""The engine's own collectives: right sums in whatever order tasks come to them, never a hang or an abort."""
 
 from __future__ import annotations
 
@@ -144,11 +144,16 @@ async def endless_sums(world: World) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_peer_lost_inside_the_engine_ends_it(crowd: Crowd, number: int) -> None:
+    """Gloo may not notice that a sum is broken off. Then its thread stays; neither run nor process waits for it."""
     with crowd.begin(endless_sums, NAMES, collective="engine", peer_deadline=2.0) as launch:
         launch.until_running()
         launch.signal("c", number)
         endings = launch.wait(["a", "b"])
         launch.discard("c")
-    for ending in endings.values():
-        assert lost(ending).peer == "c", ending.trace
-    nothing_is_left(endings)
+        for peer, ending in endings.items():
+            assert lost(ending).peer == "c", ending.trace
+            assert ending.before is not None and ending.after is not None
+            if "collectives" in ending.after.threads:
+                assert launch.dismiss(peer) == 0
+            else:
+                assert ending.after == ending.before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -22,6 +24,7 @@ __all__ = [
     "abandon",
     "brief",
     "gloo_group",
+    "keep",
     "nccl_group",
 ]
 
@@ -42,7 +45,6 @@ class Group(Protocol):
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Work: ...
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Work: ...
     def allreduce(self, tensors: list[Tensor]) -> Work: ...
-    def set_timeout(self, timeout: timedelta) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -74,16 +76,25 @@ def nccl_group(store: Store, *, rank: int, size: int, deadline: float) -> Group:
     return nccl(store, rank, size, options)
 
 
-def abandon(group: Group) -> None:
-    """End everything that waits for anybody in `group`, which is of no use any more.
+def abandon(groups: Iterable[Group]) -> None:
+    """End everything that waits for anybody in `groups`, which are of no use any more.
 
-    NCCL can be told so. In Gloo one operation that times out fails all others of its group.
+    NCCL can be told so. In Gloo one operation that times out fails the others of its group, but for a send that a peer
+    has begun to take and then stopped taking: that one ends with the group's own time-out.
     """
-    with suppress(RuntimeError):
-        if isinstance(group, ProcessGroupGloo):
-            group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), _NEVER_SENT).wait(timedelta(milliseconds=1))
-        else:
-            group.abort()
+    for group in groups:
+        with suppress(RuntimeError):
+            if isinstance(group, ProcessGroupGloo):
+                neighbour = (group.rank() + 1) % group.size()
+                group.recv([torch.empty(1)], neighbour, _NEVER_SENT).wait(timedelta(milliseconds=1))
+            else:
+                group.abort()
+
+
+def keep(groups: Iterable[Group]) -> None:
+    """Never take `groups` apart, which would wait for what is stuck in them; the process's end does it."""
+    for group in groups:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def brief(error: BaseException) -> str:

@@ -3,7 +3,8 @@
 Gloo receives only what was asked for, in the exact size, and its `Work` can only be waited for in a thread. So a frame
 begins with a block of a fixed size that holds prefix, header and, if it fits, the payload; the reader learns from it
 what else to receive. A block that announces an empty header ends the connection. Gloo's receives cannot be abandoned
-one by one: those from a peer that no longer answers are ended by letting the whole group time out.
+one by one: those from a peer that no longer answers are ended by letting the whole group time out. Gloo may miss that
+in the middle of a message; then its thread is left behind, as a daemon, and holds up nobody.
 
 Frames are in host memory, so Gloo serves peers with GPUs too. NCCL's own point-to-point calls are not used: both
 directions of a pair share one stream, so two large sends that cross would wait for each other.
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from shoal.transport._protocol import Meeting, OnFrame, OnLost
-from shoal.transport.engines import Group, PrefixStore, abandon, brief, gloo_group
+from shoal.transport.engines import Group, PrefixStore, abandon, brief, gloo_group, keep
 from shoal.transport.frame import (
     LIMITS,
     MAGIC,
@@ -46,7 +47,7 @@ PIECE_BYTES = 4 * 1024**2
 """A larger tensor travels in pieces, so that its arrival shows as progress."""
 
 _EVER = timedelta(days=365)  # whoever uses the transport watches for silence; a wait here ends with the connection
-_JOIN_SECONDS = 1.0
+_JOIN_SECONDS = 0.5
 _LAST_WORDS = 1.0  # seconds in which what a peer said before its connection broke may still be read
 _END = PREFIX.pack(MAGIC, 0, 0)
 _FRAMES = 0  # the tag of Gloo's messages
@@ -142,15 +143,16 @@ class _Connection:
     def stuck(self) -> bool:
         return not (self._over.is_set() and self._lane.idle)
 
-    async def close(self) -> None:
-        """Release the threads; Gloo holds none of them any more."""
+    async def close(self) -> bool:
+        """Release the threads, which should hang in Gloo no more; false if one does."""
         self._closing = True
         self.outbox.end("this peer has left")
         await self.outbox.ended()
         self._lane.finish()
-        self._lane.join(_JOIN_SECONDS)
+        written = self._lane.join(_JOIN_SECONDS)
         self._reader.join(_JOIN_SECONDS)
         self.wire.release()
+        return written and not self._reader.is_alive()
 
     async def _write(self, packed: Packed) -> None:
         try:
@@ -240,8 +242,10 @@ class TorchDistributed:
                 await asyncio.gather(*(connection.end() for connection in connections))
         if self._lane is not None:
             if self._group is not None and any(connection.stuck for connection in connections):
-                await self._lane.submit(partial(abandon, self._group))
-            await asyncio.gather(*(connection.close() for connection in connections))
+                await self._lane.submit(partial(abandon, [self._group]))
+            free = await asyncio.gather(*(connection.close() for connection in connections))
+            if self._group is not None and not all(free):
+                keep([self._group])
             self._lane.finish()
             self._lane.join(_JOIN_SECONDS)
         self._connections.clear()

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from shoal.errors import BadMessage, Late, PeerLost, ShoalError
 from shoal.transport import Frame
-from shoal.transport.engines import Group, PrefixStore, Store, abandon, brief, gloo_group, nccl_group
+from shoal.transport.engines import Group, PrefixStore, Store, abandon, brief, gloo_group, keep, nccl_group
 from shoal.transport.lane import Job, Lane
 from shoal.world import Peer, Tag
 
@@ -40,7 +40,9 @@ Call = tuple[str, int, Any, tuple[Peer, ...]]
 Shape = tuple[str, int]
 """Dtype and number of elements."""
 
-_CONNECT_SECONDS = 60.0
+_STALL_SECONDS = 60.0
+"""Gloo moves a vector in segments of at most a megabyte, and each must make its way in this time."""
+
 _LAST_WORDS = 1.0  # seconds in which the loss of a peer, which is why the engine failed, may become known
 
 
@@ -119,12 +121,17 @@ class Engine:
             self._go(call, *words)
 
     def close(self, seconds: float) -> None:
-        """Let go of the engine; what is going on in it is broken off."""
+        """Let go of the engine; what is going on in it is broken off.
+
+        Gloo does not always notice that. Then the thread that issues is left behind until Gloo's own time-out, and the
+        groups until the process ends.
+        """
+        groups = list(self._groups.values())
         if not self._lane.idle:
-            for group in self._groups.values():
-                abandon(group)
+            abandon(groups)
         self._lane.finish()
-        self._lane.join(seconds)
+        if not self._lane.join(seconds):
+            keep(groups)
         self._groups.clear()
         self._store = None
         for task in self._telling:
@@ -192,8 +199,7 @@ class Engine:
             if self._device.type == "cuda":
                 made = nccl_group(store, rank=rank, size=len(peers), deadline=self._deadline)
             else:
-                seconds = min(self._deadline, _CONNECT_SECONDS)
+                seconds = min(self._deadline, _STALL_SECONDS)
                 made = gloo_group(store, rank=rank, size=len(peers), host=self._host, deadline=seconds)
-                made.set_timeout(timedelta(seconds=self._deadline))
             self._groups[peers] = made
         return self._groups[peers]

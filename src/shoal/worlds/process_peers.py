@@ -44,6 +44,7 @@ class Peers:
         self._alive = dict.fromkeys(others)
         self._failed: set[Peer] = set()
         self._signs: dict[Peer, asyncio.Task[None]] = {}
+        self._parting: list[asyncio.Task[None]] = []  # words to those that have failed
 
     @property
     def alive(self) -> list[Peer]:
@@ -110,11 +111,13 @@ class Peers:
         await self._tell_all(self._alive, Frame(Tag("bye"), purpose="bye"), priority=-URGENT)
 
     async def say_failure(self, error: BaseException, step: int) -> None:
-        """This peer's program has failed at `step`. If another peer is the cause, that one is named, and told too: it
-        may only have been asleep."""
+        """This peer's program has failed at `step`. If another peer is the cause, that one is named, and told too,
+        without waiting for it: it may only have been asleep."""
         culprit, why = blame(error, self._me, step)
         frame = Frame(Tag("abort", step, (culprit, why[:TEXT_LIMIT])), purpose="abort")
-        await self._tell_all({**self._alive, **dict.fromkeys(self._failed)}, frame, priority=URGENT)
+        self._parting = [asyncio.get_running_loop().create_task(self._tell(peer, frame)) for peer in self._failed]
+        await asyncio.sleep(0)  # they begin; the end of the transport ends them
+        await self._tell_all(self._alive, frame, priority=URGENT)
 
     async def _tell_all(self, peers: Iterable[Peer], frame: Frame, *, priority: int) -> None:
         await asyncio.gather(*(self._tell(peer, frame, priority) for peer in peers))
