@@ -34,6 +34,7 @@ rules = st.builds(
     bandwidth_bytes_per_s=rates,
     shared=st.booleans(),
     price_per_byte=st.sampled_from([0.0, 0.09e-9, 1e-10 / 3]),
+    loss=st.floats(0, 0.99, allow_subnormal=False),
 )
 
 

@@ -361,6 +361,23 @@ def test_pipes_are_one_per_pair_of_hosts_and_direction_unless_shared() -> None:
     assert found.link("a-0", "b").price_per_byte == 0.09e-9 and found.link("a-0", "a-1").price_per_byte == 0
 
 
+def test_jitter_and_loss_hold_both_ways_and_come_from_the_defaults() -> None:
+    unsteady = 'jitter = "2 ms"\nloss = "0.5 %"\n'
+    found = cluster.parse(f"{TWO}{LINK}{unsteady}")
+    assert cluster.parse(cluster.dump(found)) == found
+    for way in (("a", "b"), ("b", "a")):
+        assert (found.link(*way).jitter_s, found.link(*way).loss) == (0.002, 0.005)
+    default = f'[defaults.within_island]\nlatency = "1 ms"\nbandwidth = "1 Gbps"\n{unsteady}'
+    inside = cluster.parse(f"{default}{A}count = 2\n").link("a-0", "a-1")
+    assert (inside.jitter_s, inside.loss) == (0.002, 0.005)
+
+
+def test_a_way_without_latency_cannot_vary_around_it() -> None:
+    still = LINK.replace('"10 ms"', '"0 ms"')
+    assert still != LINK
+    assert "a way without latency cannot have jitter" in refused(f'{TWO}{still}jitter = "2 ms"\n')
+
+
 def test_a_host_is_as_fast_as_its_fastest_link_unless_told_otherwise() -> None:
     found = cluster.parse(f'{TWO}{LINK}back_bandwidth = "10 Mbps"\n')
     a, b = found.hosts["a"], found.hosts["b"]

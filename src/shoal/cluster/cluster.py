@@ -43,7 +43,8 @@ class Island:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The way from one host to another, in this direction. `latency_s` is one way.
+    """The way from one host to another, in this direction. `latency_s` is one way and a mean, `jitter_s` its standard
+    deviation from packet to packet, `loss` the share of packets that get lost.
 
     `pipe` names the bottleneck that this bandwidth belongs to: links with the same `pipe` share it.
     """
@@ -52,6 +53,8 @@ class Link:
     bandwidth_bytes_per_s: float
     pipe: str
     price_per_byte: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Rule:
     bandwidth_bytes_per_s: float
     shared: bool = False
     price_per_byte: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,8 @@ class Links(Mapping[tuple[str, str], Link]):
             bandwidth_bytes_per_s=rule.bandwidth_bytes_per_s,
             pipe=f"{src}>{dst}",
             price_per_byte=rule.price_per_byte,
+            jitter_s=rule.jitter_s,
+            loss=rule.loss,
         )
 
     def __iter__(self) -> Iterator[tuple[str, str]]:

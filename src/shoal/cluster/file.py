@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.units import Bandwidth, ByteCount, FlopsPerS, MemoryBandwidth, PricePerByte, PricePerHour, Seconds
+from shoal.units import Bandwidth, ByteCount, FlopsPerS, MemoryBandwidth, PricePerByte, PricePerHour, Seconds, Share
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NAME_MEANING = "letters, digits, dots, dashes and underscores."
@@ -14,6 +14,16 @@ _NAME_MEANING = "letters, digits, dots, dashes and underscores."
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _jitter() -> Any:
+    return Field(
+        default=0.0, ge=0, examples=["2 ms"], description="Standard deviation of the latency from packet to packet."
+    )
+
+
+def _loss() -> Any:
+    return Field(default=0.0, ge=0, lt=1, description='Share of packets that get lost: "0.1 %".')
 
 
 class WithinHost(_Table):
@@ -28,6 +38,8 @@ class WithinIsland(_Table):
 
     latency: Seconds = Field(ge=0, examples=["0.2 ms"], description="One way.")
     bandwidth: Bandwidth = Field(gt=0, examples=["10 Gbps"], description="Of each pair of hosts, in each direction.")
+    jitter: Seconds = _jitter()
+    loss: Share = _loss()
 
 
 class BetweenIslands(_Table):
@@ -39,6 +51,8 @@ class BetweenIslands(_Table):
         default=False, description="All pairs of hosts of two islands share one pipe of this bandwidth."
     )
     price: PricePerByte = Field(default=0.0, ge=0, description='Price of traffic, in US dollars: "0.09 $/GB".')
+    jitter: Seconds = _jitter()
+    loss: Share = _loss()
 
 
 class Defaults(_Table):
@@ -64,6 +78,15 @@ class IslandTable(_Table):
         gt=0,
         examples=["10 Gbps"],
         description="Of each pair of its hosts (default: defaults.within_island).",
+    )
+    jitter: Seconds | None = Field(
+        default=None,
+        ge=0,
+        examples=["0.1 ms"],
+        description="Standard deviation of that latency (default: defaults.within_island).",
+    )
+    loss: Share | None = Field(
+        default=None, ge=0, lt=1, description="Share of packets that get lost (default: defaults.within_island)."
     )
 
 
@@ -147,6 +170,8 @@ class LinkTable(_Table):
     price: PricePerByte = Field(
         default=0.0, ge=0, description='Price of traffic, in US dollars, both ways: "0.09 $/GB".'
     )
+    jitter: Seconds = _jitter()
+    loss: Share = _loss()
 
 
 class ClusterFile(_Table):

@@ -7,7 +7,7 @@ from itertools import islice, product
 
 from shoal import schema
 from shoal.cluster.cluster import Links, Rule
-from shoal.cluster.file import ClusterFile, IslandTable, LinkTable
+from shoal.cluster.file import BetweenIslands, ClusterFile, IslandTable, LinkTable
 from shoal.errors import UserError
 from shoal.files import Source, check
 from shoal.toml import KeyPath
@@ -34,14 +34,7 @@ def resolve_links(
         island=island,
         within_host=Rule(latency_s=within_host.latency, bandwidth_bytes_per_s=within_host.bandwidth),
         within_island=reader.within,
-        between=None
-        if between is None
-        else Rule(
-            latency_s=between.latency,
-            bandwidth_bytes_per_s=between.bandwidth,
-            shared=between.shared,
-            price_per_byte=between.price,
-        ),
+        between=between and _rule(between, between.latency, between.bandwidth),
         rules=reader.rules,
     )
     check(_gaps(source, links), file=source.file)
@@ -94,14 +87,23 @@ class _Reader:
         for n, table in enumerate(spec.link):
             self._read_link(table, n)
         self._find_crossings()
+        if between := spec.defaults.between_islands:
+            self._check_jitter(("defaults", "between_islands"), between.latency, between.jitter)
 
     def _read_island(self, table: IslandTable, n: int) -> None:
         latency, bandwidth = table.latency, table.bandwidth
         if self._default:
             latency = self._default.latency if latency is None else latency
             bandwidth = bandwidth or self._default.bandwidth
+        jitter, loss = table.jitter, table.loss
+        if self._default:
+            jitter = self._default.jitter if jitter is None else jitter
+            loss = self._default.loss if loss is None else loss
         if latency is not None and bandwidth is not None:
-            self.within[table.name] = Rule(latency_s=latency, bandwidth_bytes_per_s=bandwidth)
+            self._check_jitter(("island", n), latency, jitter or 0.0)
+            self.within[table.name] = Rule(
+                latency_s=latency, bandwidth_bytes_per_s=bandwidth, jitter_s=jitter or 0.0, loss=loss or 0.0
+            )
         elif latency is not None or bandwidth is not None:
             missing = "latency" if latency is None else "bandwidth"
             mend = f"write its {missing}, or [defaults.within_island]"
@@ -112,6 +114,7 @@ class _Reader:
         if table.one_way and (table.back_latency is not None or table.back_bandwidth is not None):
             mend = "leave out one_way, or the keys of the way back"
             self._problem((*path, "one_way"), "a one-way link says nothing about the way back", mend)
+        self._check_jitter(path, table.latency, table.jitter)
         if table.from_ == table.to:
             mend = (
                 "inside an island, write latency and bandwidth in its [[island]]; inside a host, [defaults.within_host]"
@@ -127,6 +130,11 @@ class _Reader:
             taken += [self._add(pair, back, n) for pair in product(targets, sources)]
         if problem := next((problem for problem in taken if problem), None):
             self._problem(path, *problem)
+
+    def _check_jitter(self, path: KeyPath, latency: float, jitter: float) -> None:
+        """Delays are never negative: without latency they cannot vary around it."""
+        if jitter and not latency:
+            self._problem((*path, "jitter"), "a way without latency cannot have jitter", "write its mean latency")
 
     def _place(self, name: str, path: KeyPath) -> Sequence[str]:
         """The island or the hosts that `name` stands for."""
@@ -167,8 +175,15 @@ class _Reader:
         self.problems.append(self.source.error(path, problem, mend=mend))
 
 
-def _rule(table: LinkTable, latency: float, bandwidth: float) -> Rule:
-    return Rule(latency_s=latency, bandwidth_bytes_per_s=bandwidth, shared=table.shared, price_per_byte=table.price)
+def _rule(table: LinkTable | BetweenIslands, latency: float, bandwidth: float) -> Rule:
+    return Rule(
+        latency_s=latency,
+        bandwidth_bytes_per_s=bandwidth,
+        shared=table.shared,
+        price_per_byte=table.price,
+        jitter_s=table.jitter,
+        loss=table.loss,
+    )
 
 
 def _gaps(source: Source, links: Links) -> list[UserError]:

@@ -104,6 +104,10 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
     if rule.shared:
         told["shared"] = True
+    if rule.jitter_s:
+        told["jitter"] = SECONDS.write(rule.jitter_s)
+    if rule.loss:
+        told["loss"] = rule.loss
     if rule.price_per_byte:
         told["price"] = PRICE_PER_BYTE.write(rule.price_per_byte)
     return told
