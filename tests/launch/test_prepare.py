@@ -110,7 +110,7 @@ def test_nothing_to_resume_is_said(job: Path, tmp_path: Path) -> None:
 
 def test_rehearsals_and_runs_never_resume_each_other(job: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    assert prepare(job, runs=runs, virtual=True).folder.root == runs / "tiny-virtual" / "1"
+    assert prepare(job, runs=runs, world="virtual").folder.root == runs / "tiny-virtual" / "1"
     with pytest.raises(UserError, match="nothing to resume"):
         prepare(job, runs=runs, resume=True)
 

@@ -11,11 +11,13 @@ from types import TracebackType
 
 from rich.console import Console
 
+from shoal import lab as labs
 from shoal.errors import ShoalError, UserError
+from shoal.lab import Change
 from shoal.launch.logs import EventLog, last_session, read_events, write_spans
 from shoal.launch.messages import Failure, failure
 from shoal.launch.prepare import Prepared
-from shoal.launch.processes import launch
+from shoal.launch.processes import child_command, launch
 from shoal.launch.signals import StopSignals
 from shoal.launch.torchrun import Place, assemble
 from shoal.rehearse import Rehearsal, rehearse
@@ -24,6 +26,10 @@ from shoal.report.summary import World
 from shoal.report.text import to_json
 from shoal.state.checkpoint import latest
 from shoal.worker import Outcome, Report
+from shoal.worlds.rendezvous import Coordinator
+
+LAB_PORT = 29500
+"""Where the workers of a lab meet, at the first one's host: all ports there are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,10 @@ class Watching:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.close()
 
+    def note(self, text: str) -> None:
+        """Say something about this run that is no report."""
+        self._display.note(text)
+
     def tell(self, report: Report) -> None:
         """Take in and show a report of the leader."""
         self._progress(report)
@@ -78,6 +88,7 @@ class Watching:
             exit_status=status,
             checkpoint=None if outcomes else _newest_checkpoint(self._prepared),
             command=self._shown.command,
+            pace_debt=_pace_debt(self._prepared),
         )
         summary.write(folder)
         for line in summary.complaints():
@@ -100,6 +111,42 @@ def in_processes(prepared: Prepared, shown: Shown) -> int:
             stop_grace=run.stop_grace,
             resume=prepared.resume,
             tell=watching.tell,
+        )
+    return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
+
+
+def in_lab(prepared: Prepared, shown: Shown, *, script: Sequence[Change] = (), pace: bool = True) -> int:
+    """Train in one process per device, each on its host's place in a lab.
+
+    Args:
+        script: what happens to the lab, counted from the first step.
+        pace: computations take the time of the devices in the cluster file.
+    """
+    run, cluster = prepared.job.run, prepared.cluster
+    with labs.up(cluster, labs.Settings(seed=run.seed)) as lab, Watching(prepared, shown) as watching:
+        first = lab.addresses[cluster.device(prepared.plan.peers[0]).host][0]
+
+        def command(peer: str) -> list[str]:
+            program = child_command(prepared.folder, peer, resume=prepared.resume, paced=pace)
+            return lab.command(cluster.device(peer).host, program)
+
+        def tell(report: Report) -> None:
+            watching.tell(report)
+            if report.kind == "start" and script:
+                lab.play(script)
+
+        watching.note(
+            f"lab {lab.name!r}: {len(lab.hosts)} hosts; look with shoal lab status, change with shoal lab set"
+        )
+        ending = launch(
+            prepared.folder,
+            prepared.plan.peers,
+            threads=run.threads or 1,
+            stop_grace=run.stop_grace,
+            resume=prepared.resume,
+            tell=tell,
+            command=command,
+            coordinator=Coordinator(host=first, port=LAB_PORT, attempt=secrets.token_hex(8)),
         )
     return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
 
@@ -156,6 +203,13 @@ def _steps_logged(prepared: Prepared) -> int:
     """How far the workers of the newest session came; the leader's last report may be some steps old."""
     logs = last_session({peer: read_events(prepared.folder.events(peer)) for peer in prepared.plan.peers})
     return max((e.fields["step"] + 1 for events in logs.values() for e in events if e.kind == "step"), default=0)
+
+
+def _pace_debt(prepared: Prepared) -> dict[str, float]:
+    """By which share each paced worker of the newest session computed longer than its device would."""
+    logs = last_session({peer: read_events(prepared.folder.events(peer)) for peer in prepared.plan.peers})
+    paces = {peer: e.fields for peer, events in logs.items() for e in events if e.kind == "pace"}
+    return {peer: told["debt_s"] / told["asked_s"] for peer, told in paces.items() if told["asked_s"]}
 
 
 def _newest_checkpoint(prepared: Prepared) -> str | None:

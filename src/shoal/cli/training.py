@@ -21,6 +21,7 @@ Examples:
   shoal train job.toml
   shoal train job.toml --steps 50 --set optimizer.lr=3e-4 --set mixing.name=gossip
   shoal train job.toml --resume
+  shoal train job.toml --world lab --script outage.toml
   torchrun --nproc-per-node 4 -m shoal train job.toml
 """
 SIMULATE_EXAMPLES = """\
@@ -35,6 +36,7 @@ class World(enum.StrEnum):
     """Where the workers live."""
 
     processes = "processes"
+    lab = "lab"
     virtual = "virtual"
 
 
@@ -68,8 +70,20 @@ def add_to(app: typer.Typer) -> None:
 def train(
     job: JobFile,
     world: Annotated[
-        World, typer.Option("--world", help="Real processes on this machine, or all workers in virtual time.")
+        World,
+        typer.Option(
+            "--world",
+            help="Real processes on this machine; the same behind the cluster's own slow links (lab);"
+            " or all workers in virtual time.",
+        ),
     ] = World.processes,
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", help="What happens to the lab, and when (TOML).", autocompletion=complete_toml),
+    ] = None,
+    pace: Annotated[
+        bool, typer.Option("--pace/--no-pace", help="In a lab, compute as slowly as the cluster's devices.")
+    ] = True,
     resume: Resume = False,
     steps: Steps = None,
     overrides: Set = None,
@@ -84,7 +98,10 @@ def train(
 
     Ctrl-C saves a checkpoint and stops; a second one stops at once.
     """
+    if script is not None and world is not World.lab:
+        raise UserError("only a lab can follow a script", key="--script", value=str(script), mend="add --world lab")
     from shoal.cli import running
+    from shoal.lab import load_script
     from shoal.launch import torchrun
     from shoal.launch.prepare import prepare
 
@@ -98,18 +115,25 @@ def train(
             workers=workers,
             runs=runs,
             resume=resume,
-            virtual=world is World.virtual,
+            world=world.value,
             devices=here.size if here else None,
         )
 
-    words = ["train", str(job), *(["--world", "virtual"] if world is World.virtual else [])]
-    command = _command(words, overrides, cluster, workers, runs)
+    words = ["train", str(job), *(["--world", world.value] if world is not World.processes else [])]
+    words += ["--script", str(script)] * (script is not None) + ["--no-pace"] * (not pace)
+    shown = running.Shown(
+        world=world.value, command=_command(words, overrides, cluster, workers, runs), as_json=as_json
+    )
     if here is not None:
-        status = running.as_rank(here, make, running.Shown(world="processes", command=command, as_json=as_json))
+        status = running.as_rank(here, make, shown)
     elif world is World.processes:
-        status = running.in_processes(make(), running.Shown(world="processes", command=command, as_json=as_json))
+        status = running.in_processes(make(), shown)
+    elif world is World.lab:
+        prepared = make()
+        changes = load_script(script, list(prepared.cluster.hosts)) if script is not None else []
+        status = running.in_lab(prepared, shown, script=changes, pace=pace)
     else:
-        status = running.in_virtual_time(make(), running.Shown(world="virtual", command=command, as_json=as_json))
+        status = running.in_virtual_time(make(), shown)
     raise typer.Exit(status)
 
 
@@ -147,7 +171,7 @@ def simulate(
         workers=workers,
         runs=runs,
         resume=resume,
-        virtual=True,
+        world="virtual",
     )
     command = _command(["simulate", str(job), *(["--timing"] if timing else [])], overrides, cluster, workers, runs)
     shown = running.Shown(world="timing" if timing else "virtual", command=command, as_json=as_json)

@@ -20,6 +20,11 @@ class Device:
     memory_bytes: float
     memory_bandwidth_bytes_per_s: float
 
+    def seconds(self, flops: float, touched_bytes: float) -> float:
+        """What a computation takes here: as long as its FLOPs or its bytes, whichever takes longer (the roofline model,
+        Williams, Waterman and Patterson 2009)."""
+        return max(flops / self.flops, touched_bytes / self.memory_bandwidth_bytes_per_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:

@@ -1,4 +1,5 @@
-"""The process of one worker: ``python -m shoal.launch.child RUNFOLDER PEER [--resume]``, started by the launcher.
+"""The process of one worker: ``python -m shoal.launch.child RUNFOLDER PEER [--resume] [--paced]``, started by the
+launcher.
 
 Standard output is the pipe on which reports, the outcome or the failure go back; what the model's own code prints goes
 to the log with everything else. TERM asks for a stop at the next step. When the launcher is gone, so is the worker.
@@ -33,8 +34,8 @@ PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> int:
     """Run the worker; returns the process's exit status."""
     root, peer, *options = arguments
-    pipe = _take_standard_output()
-    _die_with_the_launcher()
+    pipe = take_standard_output()
+    die_with_the_launcher()
 
     def say(message: Message) -> None:
         pipe.write(encode(message))
@@ -52,7 +53,8 @@ def main(arguments: list[str]) -> int:
             peer,
             coordinator=coordinator,
             session=coordinator.attempt,
-            device=torch_device(prepared, peer),
+            device=torch_device(prepared, peer, pretend="--paced" in options),
+            paced="--paced" in options,
             tell=say,
             should_stop=lambda: bool(_asked),
         )
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _take_standard_output() -> BinaryIO:
+def take_standard_output() -> BinaryIO:
     """The pipe to the launcher; from now on what is printed goes to the log."""
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -73,7 +75,7 @@ def _take_standard_output() -> BinaryIO:
     return pipe
 
 
-def _die_with_the_launcher() -> None:
+def die_with_the_launcher() -> None:
     """End this process when the launcher has ended, even by kill -9: there is nobody left to report to or to stop it.
 
     The kernel does it on Linux; elsewhere, or if the launcher was gone already, the end of standard input says so.

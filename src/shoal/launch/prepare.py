@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from shoal import cluster as clusters
 from shoal import job as jobs
@@ -20,8 +21,8 @@ from shoal.worker import RunFolder
 DEFAULT_WORKERS = 2
 """Workers of a job that names no cluster. A fixed number: what a job computes must not depend on the machine."""
 
-VIRTUAL = "-virtual"
-"""Runs in virtual time are kept apart from real ones, so that ``--resume`` never mistakes one for the other."""
+World = Literal["processes", "virtual", "lab"]
+"""Runs of different worlds are kept apart, so that ``--resume`` never mistakes one for the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ def prepare(
     workers: int | None = None,
     runs: Path = Path("runs"),
     resume: bool = False,
-    virtual: bool = False,
+    world: World = "processes",
     devices: int | None = None,
 ) -> Prepared:
     """Read the job and its cluster, check them, plan the run and write all three into its folder.
@@ -54,7 +55,7 @@ def prepare(
         workers: on this machine alone, without a cluster file.
         runs: the folder of all runs; a fresh run gets the next number under its job's name there.
         resume: take the newest run of this job instead of a fresh one.
-        virtual: the run is a rehearsal in virtual time.
+        world: where the workers will live.
         devices: how many the cluster must have, where somebody else has started that many processes.
 
     Raises:
@@ -73,7 +74,7 @@ def prepare(
     job.check_peers(cluster.peers)
     job = _with_threads(job, len(cluster.peers))
     plan = _plan(job, cluster)
-    folder = _folder(job, runs, resume=resume, virtual=virtual)
+    folder = _folder(job, runs, resume=resume, world=world)
     prepared = Prepared(job=job, cluster=cluster, plan=plan, folder=folder, resume=resume)
     write(prepared)
     return prepared
@@ -141,8 +142,8 @@ def _plan(job: Job, cluster: Cluster) -> Plan:
         raise job.error(error.key, error.problem, mend=error.mend) from error
 
 
-def _folder(job: Job, runs: Path, *, resume: bool, virtual: bool) -> RunFolder:
-    name = job.name + (VIRTUAL if virtual else "")
+def _folder(job: Job, runs: Path, *, resume: bool, world: World) -> RunFolder:
+    name = job.name if world == "processes" else f"{job.name}-{world}"
     try:
         if not resume:
             return RunFolder.fresh(runs, name)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from shoal.launch.logs import read_events
 from shoal.launch.messages import Failure, Message, decode
 from shoal.launch.signals import StopSignals
 from shoal.worker import Outcome, Report, RunFolder
-from shoal.worlds.rendezvous import keep_store
+from shoal.worlds.rendezvous import Coordinator, keep_store
 
 FAILURE_GRACE = 5.0
 """Seconds that the others have to stop by themselves after the first failure."""
@@ -92,6 +93,7 @@ def launch(
     resume: bool = False,
     tell: Callable[[Report], None] = lambda report: None,
     command: Callable[[str], Sequence[str]] | None = None,
+    coordinator: Coordinator | None = None,
 ) -> Ending:
     """Run one worker process for each of `peers` and return when none is left.
 
@@ -102,8 +104,9 @@ def launch(
         resume: the workers continue from the folder's last whole checkpoint.
         tell: gets the leader's reports as they come.
         command: peer → argument vector of its process; None is `shoal.launch.child`.
+        coordinator: where the workers meet, if they cannot at a store of this process.
     """
-    with StopSignals() as signals, keep_store() as coordinator:
+    with StopSignals() as signals, keep_store() if coordinator is None else nullcontext(coordinator) as coordinator:
         ours = {**coordinator.environment(), "OMP_NUM_THREADS": str(threads)}
         watch = _Watch(signals, stop_grace, tell)
         try:
@@ -116,9 +119,10 @@ def launch(
         return watch.ending()
 
 
-def child_command(folder: RunFolder, peer: str, *, resume: bool) -> list[str]:
-    """The argument vector of a real worker process."""
-    return [sys.executable, "-m", "shoal.launch.child", str(folder.root), peer, *(["--resume"] if resume else [])]
+def child_command(folder: RunFolder, peer: str, *, resume: bool, paced: bool = False) -> list[str]:
+    """The argument vector of a real worker process; a `paced` one takes the time of its device in the cluster file."""
+    options = [*(["--resume"] if resume else []), *(["--paced"] if paced else [])]
+    return [sys.executable, "-m", "shoal.launch.child", str(folder.root), peer, *options]
 
 
 def log_path(folder: RunFolder, peer: str) -> Path:

@@ -34,11 +34,13 @@ def run_session(
     device: torch.device,
     tell: Callable[[Report], None],
     should_stop: Callable[[], bool],
+    paced: bool = False,
 ) -> Outcome:
     """Be `peer` until the run ends, and leave its events and spans in the run's folder.
 
     Args:
         session: the same for all peers, and for no other session of this folder.
+        paced: computations take the time of the peer's device in the cluster file.
 
     Raises:
         ShoalError: what the worker or its world raised.
@@ -46,6 +48,7 @@ def run_session(
     job, folder = prepared.job, prepared.folder
     log = EventLog(folder.events(peer), session=session)
     trace = Trace(on_event=log)
+    mine = prepared.cluster.device(peer)
 
     async def program(world: World) -> Outcome:
         return await work(
@@ -70,6 +73,7 @@ def run_session(
                 trace=trace,
                 start_deadline=max(START_SECONDS, SECONDS_PER_WORKER * len(prepared.plan.peers)),
                 links=_predicted(prepared.cluster, peer),
+                seconds=(lambda work: mine.seconds(work.flops, work.touched_bytes)) if paced else None,
             )
     finally:
         log.close()
@@ -81,11 +85,12 @@ def _predicted(cluster: Cluster, peer: str) -> dict[str, Link]:
     return {other: Link(way.latency_s, way.bandwidth_bytes_per_s) for other, way in ways.items()}
 
 
-def torch_device(prepared: Prepared, peer: str, *, number: int | None = None) -> torch.device:
+def torch_device(prepared: Prepared, peer: str, *, number: int | None = None, pretend: bool = False) -> torch.device:
     """Where `peer` computes.
 
     Args:
         number: which of this machine's devices of that kind; None counts the peers of that kind before it.
+        pretend: compute on the CPU what this machine has no device for.
 
     Raises:
         UserError: this machine has no such device.
@@ -97,6 +102,8 @@ def torch_device(prepared: Prepared, peer: str, *, number: int | None = None) ->
     module = getattr(torch, kind, None)
     available = module.device_count() if module is not None and module.is_available() else 0
     number = alike.index(peer) if number is None else number
+    if number >= available and pretend:
+        return torch.device("cpu")
     if number >= available:
         raise UserError(
             f"device {peer!r} is of kind {kind!r}, and this machine has {available} of those",

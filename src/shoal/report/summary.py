@@ -13,7 +13,10 @@ from shoal.report.progress import Progress
 from shoal.report.text import baselines, clock, count, size, to_json
 from shoal.worker import Outcome, RunFolder
 
-World = Literal["processes", "virtual", "timing"]
+World = Literal["processes", "lab", "virtual", "timing"]
+PACE_DEBT_LIMIT = 0.02
+"""Beyond this share, a lab's figures of time are those of this machine, not of the cluster's devices."""
+
 _MEANING = {
     "unigram": "how often each token occurs",
     "bigram": "how often each token follows the one before it",
@@ -22,7 +25,10 @@ _MEANING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run came to. Losses are nats per token; `seconds` is the world's time; `next` are commands to type."""
+    """What a run came to. Losses are nats per token; `seconds` is the world's time; `next` are commands to type.
+
+    `pace_debt`: in a lab, by which share each worker's computations took longer than on its device.
+    """
 
     name: str
     folder: str
@@ -47,6 +53,7 @@ class Summary:
     digests: Mapping[str, str]
     failures: tuple[Failure, ...]
     next: tuple[str, ...] = field(default=())
+    pace_debt: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, folder: RunFolder) -> None:
         """Write ``summary.json``, whole or not at all."""
@@ -67,7 +74,7 @@ class Summary:
         return [f"{failure.peer}: {failure.text}" for failure in _grouped(self.failures)]
 
     def _ending(self) -> list[tuple[str, str]]:
-        virtual = "" if self.world == "processes" else " of virtual time"
+        virtual = " of virtual time" if self.world in ("virtual", "timing") else ""
         spent = f"{self.step:,} of {self.steps:,} steps in {clock(self.seconds)}{virtual}"
         return [(self.status, f"{spent if self.steps else 'before the first step'}, {self.workers} workers")]
 
@@ -82,7 +89,19 @@ class Summary:
     def _speed(self) -> list[tuple[str, str]]:
         moved = f"{size(self.sent_bytes)} sent, {size(self.received_bytes)} received"
         speed = f"{count(self.tokens_per_s)} tokens/s, " if self.tokens_per_s is not None else ""
-        return [("speed", f"{speed}{moved}")]
+        return [("speed", f"{speed}{moved}"), *self._pace()]
+
+    def _pace(self) -> list[tuple[str, str]]:
+        """A warning, if this machine could not compute as fast as the devices in the cluster file."""
+        slow = {peer: debt for peer, debt in self.pace_debt.items() if debt > PACE_DEBT_LIMIT}
+        if not slow:
+            return []
+        worst = max(slow, key=lambda peer: slow[peer])
+        return [
+            ("pace", f"NOT KEPT by {len(slow)} of {len(self.pace_debt)} workers: on this machine {worst} took"),
+            ("", f"{slow[worst]:.0%} longer to compute than its device would; do not trust the times of this run"),
+            ("", "(slower devices in the cluster file, fewer workers or a smaller batch would be kept)"),
+        ]
 
     def _files(self) -> list[tuple[str, str]]:
         kept = [("checkpoint", self.checkpoint)] if self.checkpoint else []
@@ -101,6 +120,7 @@ def summarize(
     exit_status: int = 0,
     checkpoint: str | None = None,
     command: str,
+    pace_debt: Mapping[str, float] | None = None,
 ) -> Summary:
     """Put together what `progress` saw and what the workers ended with.
 
@@ -143,6 +163,7 @@ def summarize(
         digests={e.peer: e.digest for e in ends},
         failures=tuple(failures),
         next=_next(status, folder, world, command, progress.steps, kept),
+        pace_debt=pace_debt or {},
     )
 
 

@@ -23,6 +23,7 @@ from shoal.transport.staging import Staging
 from shoal.world import Link, Message, Payload, Peer, Tag, Work
 from shoal.worlds.crew import Crew
 from shoal.worlds.inbox import Inbox, Match
+from shoal.worlds.pacing import Pace
 from shoal.worlds.process_engine import Engine
 from shoal.worlds.process_lanes import Lanes
 from shoal.worlds.process_peers import URGENT, Peers
@@ -52,6 +53,7 @@ class ProcessWorld:
         trace: gets spans on the lanes, ``"send"`` and ``"wait"``, and the event log.
         links: what is known of the way to each peer.
         collective: ``"ring"`` (messages, the bits of every world) or ``"engine"`` (Gloo; NCCL on GPUs).
+        seconds: what each computation is to take at least (`Pace`); None leaves them as fast as they are.
     """
 
     numeric = True
@@ -69,6 +71,7 @@ class ProcessWorld:
         trace: Trace,
         collective: Literal["ring", "engine"],
         links: Mapping[Peer, Link],
+        seconds: Callable[[Work], float] | None = None,
     ) -> None:
         self.me, self.peers, self.device = meeting.hello.peer, meeting.peers, device
         self.sent_bytes = self.received_bytes = 0
@@ -78,7 +81,8 @@ class ProcessWorld:
         others = [peer for peer in self.peers if peer != self.me]
         self._inbox = Inbox(self._loop, len(others), deadline=wait_deadline)
         self._crew = Crew(self._loop)
-        self._lanes = Lanes(device, seed=seed, threads=threads, on_span=self._computed)
+        self._pace = Pace(seconds) if seconds is not None else None
+        self._lanes = Lanes(device, seed=seed, threads=threads, on_span=self._computed, pace=self._pace)
         self._others = Peers(self.me, others, transport, deadline=peer_deadline, on_gone=self._gone)
         self._closed = False
         self._watch: asyncio.Task[None] | None = None
@@ -259,6 +263,8 @@ class ProcessWorld:
         if self._closed:
             return
         self._closed = True
+        if self._pace is not None:
+            self.event("pace", asked_s=self._pace.count.asked_s, debt_s=self._pace.count.debt_s)
         if self._crew.over.done():
             self._crew.over.exception()  # has been seen
         if self._ending is not None:
@@ -341,6 +347,7 @@ def run_process(
     digest: str = "",
     trace: Trace | None = None,
     links: Mapping[Peer, Link] | None = None,
+    seconds: Callable[[Work], float] | None = None,
 ) -> T:
     """Be peer `me`: find the others, run ``await program(world)``, say goodbye; returns what the program returned.
 
@@ -358,6 +365,7 @@ def run_process(
         start_deadline: seconds in which all peers must have come and be connected.
         digest: of the plan; peers with another one refuse each other.
         links: predicted links to the others.
+        seconds: how long computations are to take, for a device that is not here; None: as long as they do.
 
     Raises:
         PeerLost: a peer did not come, died, fell silent or failed; names it and the step.
@@ -388,6 +396,7 @@ def run_process(
                 trace=trace or Trace(span_limit=0, on_event=lambda event: None),
                 collective=collective,
                 links=links or {},
+                seconds=seconds,
             )
             await world.start()
             return await world.play(program)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import nullcontext
 from functools import partial
@@ -19,6 +20,7 @@ import torch
 
 from shoal.transport.lane import Lane
 from shoal.world import Work
+from shoal.worlds.pacing import Pace
 from shoal.worlds.seeds import seeded
 
 T = TypeVar("T")
@@ -34,15 +36,44 @@ class Stopped(RuntimeError):
     """Raised by a mark when the world has ended: the computation's results are wanted by nobody."""
 
 
+class Reached:
+    """The keys that a computation has reached, in order, each not before it is due. None in the `queue` is the end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue: asyncio.Queue[tuple[Hashable] | None] = asyncio.Queue()
+        self._loop = loop
+        self._held: deque[Hashable] = deque()
+
+    def put(self, key: Hashable, due: float) -> None:
+        if not self._held and due <= monotonic():
+            self.queue.put_nowait((key,))
+            return
+        self._held.append(key)
+        self._loop.call_later(max(0.0, due - monotonic()), self._release)  # whichever timer it is, the oldest goes
+
+    def close(self) -> None:
+        while self._held:
+            self._release()
+        self.queue.put_nowait(None)
+
+    def _release(self) -> None:
+        if self._held:
+            self.queue.put_nowait((self._held.popleft(),))
+
+
 class Lanes:
     """Args:
     seed: of the job; together with `Work.seed` it seeds a computation.
     threads: intra-op threads of each lane.
     on_span: called on the loop with lane, label, start and stop (`time.monotonic`) of each computation.
+    pace: stretches computations; None leaves them as fast as they are.
     """
 
-    def __init__(self, device: torch.device, *, seed: int, threads: int, on_span: OnSpan) -> None:
+    def __init__(
+        self, device: torch.device, *, seed: int, threads: int, on_span: OnSpan, pace: Pace | None = None
+    ) -> None:
         self._device, self._seed, self._threads, self._on_span = device, seed, threads, on_span
+        self._pace = pace
         self._lanes: dict[str, Lane] = {}
         self._dice = threading.Lock()  # the default generators belong to the process: one seeded computation at a time
         self._stopped = False
@@ -59,11 +90,11 @@ class Lanes:
 
     async def reach(self, fn: Callable[[Callable[[Hashable], None]], Any], work: Work) -> AsyncIterator[Hashable]:
         """Run ``fn(mark)`` on its lane and yield what it marks, when it marks it."""
-        marks: asyncio.Queue[tuple[Hashable] | None] = asyncio.Queue()
-        job = self.lane(work.lane).job(partial(self._compute, partial(fn, partial(self._mark, marks)), work))
-        job.done.add_done_callback(lambda _: self._when_reached(None, partial(marks.put_nowait, None)))
+        marks = Reached(self._loop)
+        job = self.lane(work.lane).job(partial(self._compute_marking, fn, work, marks))
+        job.done.add_done_callback(lambda _: self._when_reached(None, marks.close))
         try:
-            while (marked := await marks.get()) is not None:
+            while (marked := await marks.queue.get()) is not None:
                 yield marked[0]
             _, start, stop = job.done.result()
             self._on_span(work.lane, work.label, start, stop)
@@ -87,6 +118,8 @@ class Lanes:
     def close(self, seconds: float) -> None:
         """End all threads: computations end at their next mark, and are waited for `seconds` at most. Blocks."""
         self._stopped = True
+        if self._pace is not None:
+            self._pace.stop()
         for lane in self._lanes.values():
             lane.finish()
         until = monotonic() + seconds
@@ -95,6 +128,7 @@ class Lanes:
 
     def _fits_the_loop(self, work: Work) -> bool:
         tiny = work.flops == 0 and work.touched_bytes < INLINE_BYTES and not work.seed and self._device.type == "cpu"
+        tiny = tiny and (self._pace is None or not self._pace.seconds(work))
         return tiny and (work.lane not in self._lanes or self._lanes[work.lane].idle)
 
     def _compute(self, fn: Callable[[], T], work: Work) -> tuple[T, float, float]:
@@ -103,17 +137,34 @@ class Lanes:
             result = fn()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+        seconds = self._pace.seconds(work) if self._pace is not None else 0.0
+        if self._pace is not None and seconds:
+            return result, start, self._pace.hold(work.lane, seconds, start)
         return result, start, monotonic()
 
-    def _mark(self, marks: asyncio.Queue[tuple[Hashable] | None], key: Hashable) -> None:
-        """In a computing thread: tell the loop that `key` is reached, or will be when the device comes to it."""
+    def _compute_marking(
+        self, fn: Callable[[Callable[[Hashable], None]], T], work: Work, marks: Reached
+    ) -> tuple[T, float, float]:
+        start, share = monotonic(), 0.0
+        room = self._pace.room(work.lane, self._pace.seconds(work)) if self._pace is not None else 0.0
+
+        def mark(key: Hashable) -> None:
+            nonlocal share
+            share = max(share, work.marks.get(key, 0.0))  # as in the virtual world, at its share of the interval
+            self._mark(marks, key, start + share * room)
+
+        return self._compute(partial(fn, mark), work)
+
+    def _mark(self, marks: Reached, key: Hashable, due: float) -> None:
+        """In a computing thread: tell the loop that `key` is reached, or will be when the device comes to it, but not
+        before `due`."""
         if self._stopped:
             raise Stopped("the world has ended")
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._device))
-        self._loop.call_soon_threadsafe(self._when_reached, event, partial(marks.put_nowait, (key,)))
+        self._loop.call_soon_threadsafe(self._when_reached, event, partial(marks.put, key, due))
 
     def _when_reached(self, event: torch.cuda.Event | None, then: Callable[[], None]) -> None:
         """On the loop: `then` at once, or on a GPU when all that was recorded before `event` is done; in order."""

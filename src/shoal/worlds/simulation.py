@@ -151,8 +151,7 @@ class _Worker(Generic[T]):
         factor = simulation.jitter.factors(peer)
 
         def seconds(work: Work) -> float:
-            ideal = max(work.flops / device.flops, work.touched_bytes / device.memory_bandwidth_bytes_per_s)
-            return ideal * factor()
+            return device.seconds(work.flops, work.touched_bytes) * factor()
 
         self.lanes = Lanes(
             loop,
