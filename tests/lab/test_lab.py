@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import ECHO, make, said, serving
 
+from lab.hosts import ECHO, make, said, serving
 from shoal import lab as labs
 from shoal.errors import UserError
 from shoal.lab import Change, Lab, namespaces
 from shoal.lab.lab import LabGone
 
+TESTS = Path(__file__).parent.parent
 ASK = """
 import socket, sys, time
 with socket.create_connection((sys.argv[1], 7), timeout=10) as s:
@@ -153,7 +154,7 @@ def test_nothing_is_left_when_a_lab_ends(own_labs: None) -> None:
 
 HOLD = """
 import sys, time
-from tests.lab.conftest import make
+from lab.hosts import make
 from shoal import lab
 import subprocess
 with lab.up(make()) as l:
@@ -180,7 +181,7 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_lab_ends_with_whoever_started_it(own_labs: None, number: int) -> None:
     argv = [sys.executable, "-c", HOLD]
-    holder = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    holder = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=TESTS)
     assert holder.stdout is not None
     switch, inside = map(int, holder.stdout.readline().split())
     holder.send_signal(number)
@@ -217,7 +218,7 @@ def test_labs_of_one_cluster_get_names_of_their_own(own_labs: None) -> None:
 
 WITHOUT_RIGHTS = """
 import json, subprocess, sys
-from tests.lab.conftest import ECHO, make, said, serving
+from lab.hosts import ECHO, make, said, serving
 from shoal import lab as labs
 with labs.up(make()) as lab, serving(lab, "h-1", ECHO):
     assert lab.status()["user_namespace"]
@@ -234,7 +235,9 @@ def drop_rights() -> None:
 
 def test_a_lab_in_a_user_namespace(own_labs: None) -> None:
     argv = [sys.executable, "-c", WITHOUT_RIGHTS]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, preexec_fn=drop_rights)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=60, check=False, preexec_fn=drop_rights, cwd=TESTS
+    )
     if "does not let us make" in done.stderr:
         pytest.skip("no user namespaces here")
     assert done.stdout == "hello\n", done.stderr

@@ -5,8 +5,8 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from tests.lab.conftest import make
 
+from lab.hosts import make
 from shoal.cluster import parse
 from shoal.lab.blueprint import LONGEST, SHORTEST, Settings, blueprint, packet_bytes, rate
 from shoal.lab.switch import sort

@@ -50,7 +50,7 @@ def time_only(setting: Setting, n: int = N, steps: int = 6) -> Simulation:
 
 def spans(simulation: Simulation) -> list[tuple[Any, ...]]:
     return sorted(
-        (span.peer, span.lane, span.name, round(span.start, 9), round(span.stop, 9), span.args.get("nbytes"))
+        (span.peer, span.lane, span.name, round(span.start, 9), round(span.stop, 9), span.args.get("bytes"))
         for trace in simulation.traces.values()
         for span in trace.spans
     )
@@ -81,7 +81,7 @@ def test_bucket_size_changes_messages_not_bytes() -> None:
 
     def sent(bucket_bytes: int) -> list[int]:
         simulation = time_only(replace(setting, bucket_bytes=bucket_bytes))
-        return [span.args["nbytes"] for span in simulation.traces["p0000"].spans if span.lane == "send"]
+        return [span.args["bytes"] for span in simulation.traces["p0000"].spans if span.lane == "send"]
 
     parts, whole = sent(1), sent(1 << 20)
     assert 2 * len(parts) == 3 * len(whole) and sum(parts) == sum(whole)

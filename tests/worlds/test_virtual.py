@@ -57,7 +57,7 @@ def test_send_returns_when_the_last_byte_has_left_and_it_arrives_after_the_laten
     assert simulation.now == 0.75
     assert spans(simulation, "p0000", "send") == [("x", 0.0, 0.5)]
     assert spans(simulation, "p0001", "wait") == [("x", 0.0, 0.75)]
-    assert simulation.traces["p0000"].spans[0].args == {"to": "p0001", "step": 0, "nbytes": 500_000}
+    assert simulation.traces["p0000"].spans[0].args == {"to": "p0001", "step": 0, "bytes": 500_000}
 
 
 def test_communication_overlaps_the_computation_that_it_starts_in() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import files, listing, replaying, training
+from shoal.cli import comparing, files, labs, listing, probing, replaying, training
 from shoal.errors import ShoalError
 
 EPILOG = """\
@@ -23,6 +23,8 @@ Examples:
   shoal train job.toml       train, one process per device
   shoal simulate job.toml    the same in virtual time, in one process
   shoal replay runs/job/1    run it again and compare to the bit
+  shoal lab up cluster.toml  far-away machines on this one
+  shoal probe                measure what there is into cluster.toml
   shoal list                 every strategy that a job can name
 """
 
@@ -37,8 +39,11 @@ app = typer.Typer(
 )
 training.add_to(app)
 replaying.add_to(app)
+comparing.add_to(app)
 listing.add_to(app)
 files.add_to(app)
+labs.add_to(app)
+probing.add_to(app)
 
 
 @app.callback()

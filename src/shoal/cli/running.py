@@ -28,9 +28,6 @@ from shoal.state.checkpoint import latest
 from shoal.worker import Outcome, Report
 from shoal.worlds.rendezvous import Coordinator
 
-LAB_PORT = 29500
-"""Where the workers of a lab meet, at the first one's host: all ports there are free."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -127,7 +124,7 @@ def in_lab(prepared: Prepared, shown: Shown, *, script: Sequence[Change] = (), p
         first = lab.addresses[cluster.device(prepared.plan.peers[0]).host][0]
 
         def command(peer: str) -> list[str]:
-            program = child_command(prepared.folder, peer, resume=prepared.resume, paced=pace)
+            program = child_command(prepared.folder, peer, resume=prepared.resume, paced=pace, played=True)
             return lab.command(cluster.device(peer).host, program)
 
         def tell(report: Report) -> None:
@@ -146,7 +143,7 @@ def in_lab(prepared: Prepared, shown: Shown, *, script: Sequence[Change] = (), p
             resume=prepared.resume,
             tell=tell,
             command=command,
-            coordinator=Coordinator(host=first, port=LAB_PORT, attempt=secrets.token_hex(8)),
+            coordinator=Coordinator(host=first, port=labs.MEETING_PORT, attempt=secrets.token_hex(8)),
         )
     return watching.finish(ending.outcomes, ending.failures, ending.exit_status)
 

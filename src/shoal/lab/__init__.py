@@ -5,8 +5,8 @@ its hosts and find only its links. One process, the switch, holds a TUN device i
 with it the whole lab is gone, for nothing in it has a name outside. Linux only.
 """
 
-from shoal.lab.blueprint import Settings
+from shoal.lab.blueprint import MEETING_PORT, Settings
 from shoal.lab.lab import Lab, find, running, start, up
 from shoal.lab.script import Change, load_script
 
-__all__ = ["Change", "Lab", "Settings", "find", "load_script", "running", "start", "up"]
+__all__ = ["MEETING_PORT", "Change", "Lab", "Settings", "find", "load_script", "running", "start", "up"]

@@ -16,6 +16,8 @@ PACKET_SECONDS = 0.002
 """What a packet may take on its link, where that allows at least `SHORTEST` bytes: long packets cost the switch less,
 short ones keep a message from waiting for another's packet."""
 SHORTEST, LONGEST = 1500, 65_000
+MEETING_PORT = 29500
+"""Where the workers of a lab meet, at the first one's host: all ports there are free."""
 LEAST_BUFFER = 4 << 20
 
 

@@ -1,5 +1,5 @@
-"""The process of one worker: ``python -m shoal.launch.child RUNFOLDER PEER [--resume] [--paced]``, started by the
-launcher.
+"""The process of one worker: ``python -m shoal.launch.child RUNFOLDER PEER [--resume] [--paced] [--played]``,
+started by the launcher.
 
 Standard output is the pipe on which reports, the outcome or the failure go back; what the model's own code prints goes
 to the log with everything else. TERM asks for a stop at the next step. When the launcher is gone, so is the worker.
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
             peer,
             coordinator=coordinator,
             session=coordinator.attempt,
-            device=torch_device(prepared, peer, pretend="--paced" in options),
+            device=torch_device(prepared, peer, played="--played" in options),
             paced="--paced" in options,
             tell=say,
             should_stop=lambda: bool(_asked),

@@ -119,9 +119,17 @@ def launch(
         return watch.ending()
 
 
-def child_command(folder: RunFolder, peer: str, *, resume: bool, paced: bool = False) -> list[str]:
-    """The argument vector of a real worker process; a `paced` one takes the time of its device in the cluster file."""
-    options = [*(["--resume"] if resume else []), *(["--paced"] if paced else [])]
+def child_command(
+    folder: RunFolder, peer: str, *, resume: bool, paced: bool = False, played: bool = False
+) -> list[str]:
+    """The argument vector of a real worker process.
+
+    Args:
+        paced: it takes the time of its device in the cluster file.
+        played: a device that is not on this machine is played by the CPU.
+    """
+    chosen = {"--resume": resume, "--paced": paced, "--played": played}
+    options = [option for option, on in chosen.items() if on]
     return [sys.executable, "-m", "shoal.launch.child", str(folder.root), peer, *options]
 
 

@@ -85,12 +85,12 @@ def _predicted(cluster: Cluster, peer: str) -> dict[str, Link]:
     return {other: Link(way.latency_s, way.bandwidth_bytes_per_s) for other, way in ways.items()}
 
 
-def torch_device(prepared: Prepared, peer: str, *, number: int | None = None, pretend: bool = False) -> torch.device:
+def torch_device(prepared: Prepared, peer: str, *, number: int | None = None, played: bool = False) -> torch.device:
     """Where `peer` computes.
 
     Args:
         number: which of this machine's devices of that kind; None counts the peers of that kind before it.
-        pretend: compute on the CPU what this machine has no device for.
+        played: compute on the CPU what this machine has no device for.
 
     Raises:
         UserError: this machine has no such device.
@@ -102,7 +102,7 @@ def torch_device(prepared: Prepared, peer: str, *, number: int | None = None, pr
     module = getattr(torch, kind, None)
     available = module.device_count() if module is not None and module.is_available() else 0
     number = alike.index(peer) if number is None else number
-    if number >= available and pretend:
+    if number >= available and played:
         return torch.device("cpu")
     if number >= available:
         raise UserError(

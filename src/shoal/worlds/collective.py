@@ -239,7 +239,7 @@ class _Collective:
         address, nbytes = member.address, int(self._sent[r])
         address.sent_bytes += nbytes
         address.received_bytes += int(self._sent[r - 1])
-        args = {"step": self.tag.step, "nbytes": nbytes}
+        args = {"step": self.tag.step, "bytes": nbytes}
         address.trace.span(Span(address.peer, "send", self.tag.kind, member.joined, now, args))
         awake = address.sleep.awake(now)
         if awake > now:

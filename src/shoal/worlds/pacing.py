@@ -16,12 +16,12 @@ from time import monotonic
 from shoal.world import Work
 
 LEAST_S = 50e-6
-"""Shorter computations are not stretched: sleeping would take longer than they should."""
+"""Nobody sleeps for less: it would take longer than it should. What is left over is owed to the next computation."""
 
 
 @dataclass(slots=True)
 class PaceCount:
-    """Seconds of all stretched computations: what they should take, and by how much the real ones took longer."""
+    """Seconds of all computations: what they should take, and by how much the real ones took longer."""
 
     asked_s: float = 0.0
     debt_s: float = 0.0
@@ -35,31 +35,31 @@ class Pace:
     """
 
     def __init__(self, seconds: Callable[[Work], float]) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._owed: dict[str, float] = {}  # by lane, seconds
         self._stopped = threading.Event()
         self.count = PaceCount()
-
-    def seconds(self, work: Work) -> float:
-        """What `work` should take; 0 where that is too short to care."""
-        seconds = self._seconds(work)
-        return seconds if seconds >= LEAST_S else 0.0
 
     def room(self, lane: str, seconds: float) -> float:
         """How long a computation of `seconds` may take on `lane`, what the lane owes subtracted."""
         return max(0.0, seconds - self._owed.get(lane, 0.0))
 
     def hold(self, lane: str, seconds: float, start: float) -> float:
-        """In the lane's thread, after the real computation that began at `start`: wait for its end; returns that."""
+        """The real computation began at `start` and has ended: wait in its thread until it is due; returns its end."""
         ended = monotonic()
         self.count.asked_s += seconds
         self.count.debt_s += max(0.0, ended - start - seconds)
         due = start + self.room(lane, seconds)
-        if ended < due:
+        if due - ended >= LEAST_S:
             self._stopped.wait(due - ended)
             ended = monotonic()
         self._owed[lane] = ended - start - seconds + self._owed.get(lane, 0.0)
         return ended
+
+    def forgive(self) -> None:
+        """Forget what was owed and counted: the first step loads code and fills caches, as no other does."""
+        self._owed.clear()
+        self.count = PaceCount()
 
     def stop(self) -> None:
         """Let nobody wait any more: the world has ended."""

@@ -171,7 +171,7 @@ class Post:
         source, target, message = transfer.source, transfer.target, transfer.message
         tag, nbytes = message.tag, message.body.nbytes
         source.sent_bytes += nbytes
-        args = {"to": target.peer, "step": tag.step, "nbytes": nbytes}
+        args = {"to": target.peer, "step": tag.step, "bytes": nbytes}
         source.trace.span(Span(source.peer, "send", tag.kind, transfer.start, now, args))
         if [version(tensor) for tensor in transfer.borrowed] != transfer.versions:
             transfer.fail(_race(transfer, now))

@@ -209,6 +209,8 @@ class ProcessWorld:
     def event(self, kind: str, **fields: Any) -> None:
         self._trace.event(Event(self.me, kind, self.now(), fields))
         if kind == "step" and isinstance(fields.get("step"), int):
+            if self._pace is not None and not self._steps_are_told:
+                self._pace.forgive()
             self._step, self._steps_are_told = fields["step"], True
 
     def _notice(self, step: int) -> None:

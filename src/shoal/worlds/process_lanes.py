@@ -20,7 +20,7 @@ import torch
 
 from shoal.transport.lane import Lane
 from shoal.world import Work
-from shoal.worlds.pacing import Pace
+from shoal.worlds.pacing import LEAST_S, Pace
 from shoal.worlds.seeds import seeded
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Lanes:
 
     def _fits_the_loop(self, work: Work) -> bool:
         tiny = work.flops == 0 and work.touched_bytes < INLINE_BYTES and not work.seed and self._device.type == "cpu"
-        tiny = tiny and (self._pace is None or not self._pace.seconds(work))
+        tiny = tiny and (self._pace is None or self._pace.seconds(work) < LEAST_S)
         return tiny and (work.lane not in self._lanes or self._lanes[work.lane].idle)
 
     def _compute(self, fn: Callable[[], T], work: Work) -> tuple[T, float, float]:
@@ -137,9 +137,8 @@ class Lanes:
             result = fn()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-        seconds = self._pace.seconds(work) if self._pace is not None else 0.0
-        if self._pace is not None and seconds:
-            return result, start, self._pace.hold(work.lane, seconds, start)
+        if self._pace is not None:
+            return result, start, self._pace.hold(work.lane, self._pace.seconds(work), start)
         return result, start, monotonic()
 
     def _compute_marking(
