@@ -172,7 +172,7 @@ class World(Protocol):
 
     @property
     def sent_bytes(self) -> int:
-        """Payload bytes sent so far."""
+        """Payload bytes of all messages whose sending has begun."""
         ...
 
     @property

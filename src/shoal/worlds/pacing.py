@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from shoal.world import Work
@@ -38,7 +38,7 @@ class Pace:
         self.seconds = seconds
         self._owed: dict[str, float] = {}  # by lane, seconds
         self._stopped = threading.Event()
-        self.count = PaceCount()
+        self.count = self.of_steps = PaceCount()
 
     def room(self, lane: str, seconds: float) -> float:
         """How long a computation of `seconds` may take on `lane`, what the lane owes subtracted."""
@@ -60,6 +60,10 @@ class Pace:
         """Forget what was owed and counted: the first step loads code and fills caches, as no other does."""
         self._owed.clear()
         self.count = PaceCount()
+
+    def note(self) -> None:
+        """A step has ended: what was counted until now belongs to steps, and not to what comes after the last one."""
+        self.of_steps = replace(self.count)
 
     def stop(self) -> None:
         """Let nobody wait any more: the world has ended."""

@@ -109,6 +109,7 @@ class Post:
             transfer.waits = True
         self._latest[key] = transfer
         transfer.start = self._loop.time()
+        source.sent_bytes += message.body.nbytes
         number = self.flow(source.peer, target.peer, message.body.nbytes)
         self._transfers[number] = transfer
         source.underway[number] = transfer
@@ -170,7 +171,6 @@ class Post:
         """The last byte has left: the sender may write again, and the message arrives after the latency."""
         source, target, message = transfer.source, transfer.target, transfer.message
         tag, nbytes = message.tag, message.body.nbytes
-        source.sent_bytes += nbytes
         args = {"to": target.peer, "step": tag.step, "bytes": nbytes}
         source.trace.span(Span(source.peer, "send", tag.kind, transfer.start, now, args))
         if [version(tensor) for tensor in transfer.borrowed] != transfer.versions:

@@ -129,13 +129,13 @@ class ProcessWorld:
         if self._staging is not None:
             copying = self._lanes.lane("to_host").job(partial(self._staging.to_host, body.tensors))
             body = Payload(await copying.result(), body.nbytes, body.codec)
+        self.sent_bytes += body.nbytes
         try:
             await self._transport.send(to, Frame(tag, body), priority=priority)
         except PeerLost:
             if self._culprit not in (None, to):
                 await asyncio.sleep(2 * LOSS_GRACE)  # `to` has stopped for the same reason as this peer is about to
             raise
-        self.sent_bytes += body.nbytes
         args = {"to": to, "step": tag.step, "bytes": body.nbytes}
         self._trace.span(Span(self.me, "send", tag.kind, start, self.now(), args))
 
@@ -209,8 +209,8 @@ class ProcessWorld:
     def event(self, kind: str, **fields: Any) -> None:
         self._trace.event(Event(self.me, kind, self.now(), fields))
         if kind == "step" and isinstance(fields.get("step"), int):
-            if self._pace is not None and not self._steps_are_told:
-                self._pace.forgive()
+            if self._pace is not None:
+                (self._pace.note if self._steps_are_told else self._pace.forgive)()
             self._step, self._steps_are_told = fields["step"], True
 
     def _notice(self, step: int) -> None:
@@ -266,7 +266,7 @@ class ProcessWorld:
             return
         self._closed = True
         if self._pace is not None:
-            self.event("pace", asked_s=self._pace.count.asked_s, debt_s=self._pace.count.debt_s)
+            self.event("pace", asked_s=self._pace.of_steps.asked_s, debt_s=self._pace.of_steps.debt_s)
         if self._crew.over.done():
             self._crew.over.exception()  # has been seen
         if self._ending is not None:

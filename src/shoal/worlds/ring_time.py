@@ -27,7 +27,7 @@ class Ring:
 
 
 def ring_times(ring: Ring, costs: Vector, joined: Vector) -> tuple[Vector, Vector]:
-    """When each peer has the result, and when each has sent its last byte.
+    """When each peer has the result, and when each has sent its last byte, for which it does not wait.
 
     Args:
         costs: bytes of each of the n chunks.
@@ -47,7 +47,7 @@ def ring_times(ring: Ring, costs: Vector, joined: Vector) -> tuple[Vector, Vecto
         np.maximum(start, ready, out=ready)
         if k < n - 1:
             ready += adding * twice[then : then + n]
-    return np.maximum(ready, sent) + 2.0 * ring.touch * costs.sum(), sent
+    return ready + 2.0 * ring.touch * costs.sum(), sent
 
 
 def ring_bytes(costs: Vector) -> Vector:

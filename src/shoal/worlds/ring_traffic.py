@@ -66,7 +66,9 @@ class RingTraffic:
         self._plan_at(self._times[self._order[0]])
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Nobody waits any more. What was being sent when all had the result goes on; a broken ring's traffic ends."""
+        if self._finished == len(self._order):
+            return
         self._finished = len(self._order)
         self._post.break_off(self._way_of)
         self._way_of.clear()
