@@ -36,6 +36,7 @@ def test_the_commands_are_a_decision() -> None:
     assert sorted(" ".join(words) for words in COMMANDS) == [
         "cluster show",
         "compare",
+        "doctor",
         "init",
         "lab cut",
         "lab down",

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import comparing, files, labs, listing, probing, replaying, training
+from shoal.cli import comparing, doctoring, files, labs, listing, probing, replaying, training
 from shoal.errors import ShoalError
 
 EPILOG = """\
@@ -24,6 +24,7 @@ Examples:
   shoal simulate job.toml    the same in virtual time, in one process
   shoal replay runs/job/1    run it again and compare to the bit
   shoal lab up cluster.toml  far-away machines on this one
+  shoal doctor               what this machine can do, and what will go wrong
   shoal probe                measure what there is into cluster.toml
   shoal list                 every strategy that a job can name
 """
@@ -44,6 +45,7 @@ listing.add_to(app)
 files.add_to(app)
 labs.add_to(app)
 probing.add_to(app)
+doctoring.add_to(app)
 
 
 @app.callback()

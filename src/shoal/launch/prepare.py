@@ -62,7 +62,7 @@ def prepare(
         UserError: something a person wrote cannot be used, or there is nothing to resume.
     """
     job = jobs.load(job_file, overrides)
-    cluster = _cluster(job, cluster_file, workers)
+    cluster = cluster_of(job, cluster_file, workers)
     if devices is not None and devices != len(cluster.peers):
         raise UserError(
             f"{devices} processes were started for a cluster of {len(cluster.peers)} devices",
@@ -113,7 +113,12 @@ def read(folder: RunFolder) -> Prepared:
     return Prepared(job=jobs.load(folder.job), cluster=clusters.load(folder.cluster), plan=plan, folder=folder)
 
 
-def _cluster(job: Job, file: Path | None, workers: int | None) -> Cluster:
+def cluster_of(job: Job, file: Path | None = None, workers: int | None = None) -> Cluster:
+    """The cluster in `file`, or the one that `job` names, or `workers` equal ones on this machine.
+
+    Raises:
+        UserError: the file cannot be used, or `workers` contradicts it.
+    """
     named = file or (job.base / job.cluster if job.cluster is not None else None)
     if named is None:
         return clusters.local(workers or DEFAULT_WORKERS)

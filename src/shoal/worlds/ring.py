@@ -70,8 +70,8 @@ async def ring_all_reduce(
             out = message.one(own[chunk], finite=False)
         if k >= n - 2:
             done[chunk] = out
-    # The last send goes on by itself: it carries no part of `x`, and nobody here waits for it. But it has begun, so that
-    # its bytes count.
+    # The last send goes on by itself: it carries no part of `x`, and nobody here waits for it. But it has begun, so its
+    # bytes count.
     await world.sleep(0.0)
     await world.run(partial(_write, x, done, n), Work("reduce", touched_bytes=2.0 * sum(costs), lane="serve"))
 
