@@ -162,6 +162,38 @@ def measure(setting: Setting, seed: int) -> dict[str, float]:
         }
 
 
+def share_uplink() -> list[float]:
+    """Two TCP streams from one host to two others, at different distances, through its uplink: rates, in its shares."""
+    uplink = 50e6 / 8
+    text = CLUSTER.format(mbps=100, latency_ms=5, jitter_ms=0, loss=0).replace('name = "h"', 'name = "h"\nhost = "h"')
+    hosts = '[[host]]\nname = "h"\ncount = 3\nup = "50 Mbps"\n'
+    far = '[[link]]\nfrom = "h-0"\nto = "h-2"\nlatency = "30 ms"\nbandwidth = "100 Mbps"\n'
+    cluster = clusters.parse(text.replace("count = 2", "count = 3") + hosts + far, file="uplink.toml")
+    me = [sys.executable, __file__]
+    with labs.up(cluster) as lab:
+        receivers, senders = [], []
+        for target in lab.hosts[1:]:
+            process = subprocess.Popen(
+                lab.command(target, [*me, "receive", "tcp", "0"]), stdout=subprocess.PIPE, text=True
+            )
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            receivers.append(process)
+        for target in lab.hosts[1:]:
+            to = lab.addresses[target][0]
+            argv = [*me, "send", "tcp", to, str(round(uplink * 4)), "0", "0"]
+            senders.append(subprocess.Popen(lab.command(lab.hosts[0], argv)))
+        marks = [json.loads(process.communicate(timeout=120)[0]) for process in receivers]
+        for sender in senders:
+            sender.wait()
+    begin, end = max(seen[0][0] for seen in marks) + 2.0, min(seen[-1][0] for seen in marks)
+    rates = []
+    for seen in marks:
+        inside = [mark for mark in seen if begin <= mark[0] <= end]
+        rates.append((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]) / uplink)
+    return rates
+
+
 def verdicts(setting: Setting, got: dict[str, float]) -> list[str]:
     """What misses its goal."""
     missed = []
@@ -199,7 +231,9 @@ def main(arguments: Sequence[str]) -> int:
             f"  {got['tcp']:11.3f}  {', '.join(missed) or '-'}  (late turns {got['late']:g})",
             flush=True,
         )
-    return 1 if failed else 0
+    near, far = share_uplink()
+    print(f"two TCP streams on one uplink of 50 Mbit/s, 5 and 30 ms away: shares {near:.3f} and {far:.3f} of it")
+    return 1 if failed or min(near, far) < 0.4 else 0
 
 
 if __name__ == "__main__":

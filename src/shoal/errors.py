@@ -80,6 +80,13 @@ class Late(PeerError):
     code = "late"
 
 
+class LabGone(ShoalError):
+    """The switch of a lab has ended, or does not answer."""
+
+    code = "lab-gone"
+    exit_status = 3
+
+
 class Deadlock(ShoalError):
     """In a virtual world nothing is ready and no timer is set: nobody can ever go on. Lists who waits for what."""
 

@@ -15,9 +15,8 @@ import pytest
 
 from lab.hosts import ECHO, make, said, serving
 from shoal import lab as labs
-from shoal.errors import UserError
+from shoal.errors import LabGone, UserError
 from shoal.lab import Change, Lab, namespaces
-from shoal.lab.lab import LabGone
 
 TESTS = Path(__file__).parent.parent
 ASK = """

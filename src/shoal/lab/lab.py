@@ -21,7 +21,7 @@ from typing import Any
 
 from shoal import schema
 from shoal.cluster import Cluster
-from shoal.errors import ShoalError, UserError
+from shoal.errors import LabGone, ShoalError, UserError
 from shoal.lab.blueprint import Settings, addresses, blueprint
 from shoal.lab.namespaces import processes_in
 from shoal.lab.script import Change
@@ -29,13 +29,6 @@ from shoal.lab.script import Change
 UP_SECONDS = 60.0
 ORDER_SECONDS = 10.0
 DOWN_SECONDS = 10.0
-
-
-class LabGone(ShoalError):
-    """The switch of a lab has ended, or does not answer."""
-
-    code = "lab-gone"
-    exit_status = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

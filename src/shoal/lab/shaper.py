@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from shoal.network.jitter import jittered
+
 LEAST_PACKETS = 8
 """A queue holds at least as many of the longest packets, however slow its server."""
 JITTER_MEMORY = 5.0
@@ -62,8 +64,7 @@ class Way:
             self._here = self._there if knot == self._knot + 1 else random.gauss(0.0, 1.0)
             self._knot, self._there = int(knot), random.gauss(0.0, 1.0)
         mood = (self._here * (1.0 - share) + self._there * share) / math.hypot(1.0 - share, share)  # variance 1
-        spread = math.log1p((self.jitter_s / self.latency_s) ** 2)
-        return self.latency_s * math.exp(math.sqrt(spread) * mood - spread / 2.0)
+        return jittered(self.latency_s, self.jitter_s, mood)
 
 
 @dataclass(slots=True)

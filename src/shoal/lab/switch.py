@@ -93,10 +93,17 @@ class Switch:
                 packet = os.read(tun, 1 << 16)
             except BlockingIOError:
                 return
+            except OSError:  # somebody on the host has taken the interface down
+                del self._readers[tun]
+                self.shaper.agenda.at(now + LONGEST_WAIT, self._listen_again, tun)
+                return
             found = sort(packet)
             dst = self._number.get(found[0]) if found else None
             if found is not None and dst is not None and dst != src:
                 self.shaper.offer(now, src, dst, found[1], packet, len(packet))
+
+    def _listen_again(self, _: float, tun: int) -> None:
+        self._readers[tun] = self._take
 
     def _deliver(self, dst: int, packet: bytes) -> None:
         try:

@@ -53,10 +53,22 @@ class _Way:
     Each of its flows had sent `served` bytes at time `since` and sends at `rate` from then on; the first ends at `end`.
     """
 
-    __slots__ = ("cap", "component", "end", "flows", "latency", "rate", "resources", "served", "since", "watchers")
+    __slots__ = (
+        "cap",
+        "component",
+        "end",
+        "flows",
+        "jitter",
+        "latency",
+        "rate",
+        "resources",
+        "served",
+        "since",
+        "watchers",
+    )
 
-    def __init__(self, resources: tuple[_Resource, ...], latency: float) -> None:
-        self.resources, self.latency = resources, latency
+    def __init__(self, resources: tuple[_Resource, ...], latency: float, jitter: float) -> None:
+        self.resources, self.latency, self.jitter = resources, latency, jitter
         self.cap = min((r.capacity for r in resources), default=math.inf)
         self.flows: list[tuple[float, int]] = []  # heap of (mark on `served`, flow)
         self.served = self.since = self.rate = 0.0
@@ -100,6 +112,10 @@ class FluidNetwork:
     def latency(self, src: str, dst: str) -> float:
         """Seconds from the moment the last byte leaves device `src` until it is at device `dst`."""
         return self._way(src, dst).latency
+
+    def jitter(self, src: str, dst: str) -> float:
+        """Standard deviation of that latency, from message to message."""
+        return self._way(src, dst).jitter
 
     def bandwidth(self, src: str, dst: str) -> float:
         """Bytes/s of a transfer from `src` to `dst` that shares with nobody."""
@@ -190,7 +206,7 @@ class FluidNetwork:
         key = (*names, source.name, target.name)
         if key not in self._ways:
             resources = tuple(self._resource(name, capacity) for name, capacity in names.items() if capacity < math.inf)
-            self._ways[key] = _Way(resources, link.latency_s)
+            self._ways[key] = _Way(resources, link.latency_s, link.jitter_s)
         return self._ways[key]
 
     def _resource(self, name: str, capacity: float) -> _Resource:

@@ -11,6 +11,7 @@ from torch import Tensor
 from shoal.cluster import Cluster
 from shoal.errors import Race
 from shoal.network import FluidNetwork, Watcher
+from shoal.network.jitter import jittered
 from shoal.trace import Span, Trace
 from shoal.world import Message, Peer, Tag
 from shoal.worlds.clock import VirtualLoop
@@ -89,9 +90,12 @@ class Post:
     Messages of one sender with the same tag arrive in the order of sending; others may overtake each other.
     """
 
-    def __init__(self, loop: VirtualLoop, cluster: Cluster, delays: Sequence[Delay] = ()) -> None:
+    def __init__(
+        self, loop: VirtualLoop, cluster: Cluster, delays: Sequence[Delay] = (), *, network_seed: int = 0
+    ) -> None:
         self.network = FluidNetwork(cluster)
-        self._loop, self._delays = loop, delays
+        self._loop, self._delays, self._seed = loop, delays, network_seed
+        self._moods: dict[tuple[Peer, Peer], Random] = {}  # of links with jitter
         self._number = 0
         self._ended: dict[int, Callable[[int], None]] = {}  # what to do when a flow ends
         self._transfers: dict[int, Transfer] = {}
@@ -181,13 +185,22 @@ class Post:
             self._loop.at(awake, Transfer.free, transfer)
         else:
             transfer.free()
-        arrival = now + self.network.latency(source.peer, target.peer) + self._extra(source.peer)
+        arrival = now + self._latency(source.peer, target.peer) + self._extra(source.peer)
         arrival = target.sleep.awake(arrival)
         source.last_arrival = max(source.last_arrival, arrival)
         if arrival > now:
             self._loop.at(arrival, self._arrive, transfer)
         else:
             self._arrive(transfer)
+
+    def _latency(self, src: Peer, dst: Peer) -> float:
+        """Of the next message on this way."""
+        latency, jitter = self.network.latency(src, dst), self.network.jitter(src, dst)
+        if not jitter:
+            return latency
+        if (src, dst) not in self._moods:
+            self._moods[src, dst] = Random(derive(self._seed, "jitter of links", src, dst))
+        return jittered(latency, jitter, self._moods[src, dst].gauss(0.0, 1.0))
 
     def _extra(self, peer: Peer) -> float:
         """Seconds by which the planned delays hold up the next message of `peer`."""

@@ -184,7 +184,7 @@ class _Run(Generic[T]):
         if simulation.jitter.straggler is not None:
             simulation.cluster.device(simulation.jitter.straggler)  # refuses a misspelt name
         delays = [fault for fault in simulation.faults if isinstance(fault, Delay)]
-        self._post = Post(loop, simulation.cluster, delays)
+        self._post = Post(loop, simulation.cluster, delays, network_seed=simulation.network_seed)
         self.workers = {peer: _Worker(self, peer) for peer in peers}
         self._addresses = {peer: worker.address for peer, worker in self.workers.items()}
         device = simulation.cluster.device
