@@ -101,13 +101,22 @@ def test_a_script_happens_at_its_times(two: Lab) -> None:
     assert float(heal) - float(cut) >= 0.049
 
 
+def stops(pid: int, *, stopped: bool = True) -> bool:
+    """Whether process `pid` comes to be `stopped`, or not, in time; gives what it is at the end."""
+    until = time.monotonic() + 10
+    while True:
+        is_stopped = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        if is_stopped == stopped or time.monotonic() > until:
+            return is_stopped
+        time.sleep(0.01)
+
+
 def test_paused_processes_stop_and_killed_ones_end(two: Lab) -> None:
     with serving(two, "h-1", SLEEP) as process:
-        state = lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]  # noqa: E731
         two.change(Change(do="pause", host="h-1"))
-        assert state() == "T"
+        assert stops(process.pid)
         two.change(Change(do="resume", host="h-1"))
-        assert state() != "T"
+        assert not stops(process.pid, stopped=False)
         two.change(Change(do="kill", host="h-1"))
         assert process.wait(10) == -signal.SIGKILL
     assert not any(way["up"] for way in two.status()["ways"])
