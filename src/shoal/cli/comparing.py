@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -30,13 +29,20 @@ def compare(
     b: Run,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Compare two runs, whatever world they lived in: losses, step times, bytes, and what each lane did."""
-    from shoal.report.compare import compare as side_by_side
-    from shoal.report.measured import measured, run_folder
+    """Compare two runs, whatever world they lived in: losses, step times, bytes, and what each lane did.
 
-    found = side_by_side(measured(run_folder(a)), measured(run_folder(b)))
+    Works on runs that failed, were killed or still go on, as far as their logs reach.
+    """
+    from rich.console import Console
+
+    from shoal.report.compare import compare as side_by_side
+    from shoal.report.measured import run_folder, summarise
+    from shoal.report.side_by_side import show
+    from shoal.report.text import to_json
+
+    folders = [run_folder(a), run_folder(b)]
+    found = side_by_side(*map(summarise, folders))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), default=str))
-        return
-    for line in found.lines():
-        typer.echo(line)
+        typer.echo(to_json(found.to_json()))
+    else:
+        show(found, Console())
