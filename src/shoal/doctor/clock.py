@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal.doctor.finding import Finding, fail, note, ok, warn
 
 _STA_UNSYNC = 0x0040
+_TIMESYNC = Path("/run/systemd/timesync/synchronized")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,10 @@ class Clock:
 
     @classmethod
     def here(cls) -> Clock:
+        kernel = _kernel_says()
+        synchronised = kernel if kernel is not None else (True if _TIMESYNC.exists() else None)
         installed = Path(__file__).stat().st_mtime
-        return cls(now=datetime.now(UTC).timestamp(), installed=installed, synchronised=_synchronised())
+        return cls(now=datetime.now(UTC).timestamp(), installed=installed, synchronised=synchronised)
 
 
 def check_clock(clock: Clock) -> Iterator[Finding]:
@@ -40,15 +43,16 @@ def check_clock(clock: Clock) -> Iterator[Finding]:
     if clock.now < clock.installed - 86400:
         yield fail("clock", f"{said}, which is before Shoal was installed", mend)
     elif clock.synchronised is False:
-        yield warn("clock", f"{said}, not synchronised: times of several machines will not fit together", mend)
+        text = f"{said}, not synchronised by NTP: times of several machines may not fit together"
+        yield warn("clock", text, f"{mend}; --peer says how far two clocks are apart")
     elif clock.synchronised is None:
         yield note("clock", f"{said}; the system does not say whether it is synchronised")
     else:
         yield ok("clock", f"{said}, synchronised")
 
 
-def _synchronised() -> bool | None:
-    """What the kernel says (``adjtimex``)."""
+def _kernel_says() -> bool | None:
+    """By ``adjtimex``; None where it may not be asked."""
     if sys.platform != "linux":
         return None
     with suppress(AttributeError, OSError):

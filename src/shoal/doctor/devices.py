@@ -12,11 +12,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from shoal.doctor.cgroups import grant, read_file
 from shoal.doctor.finding import Finding, fail, note, ok, warn
 from shoal.units import show_bytes
 
 OLDEST_TORCH, TOO_NEW_TORCH = (2, 10), (2, 14)
 LEAST_MEMORY = 2e9
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,37 +28,50 @@ class Machine:
     Args:
         build: CUDA or ROCm version that torch was built for; None for a CPU build.
         gpus: kind, name and memory bytes of each device that torch can use.
-        nvidia: whether the system has an NVIDIA GPU, whatever torch can use.
+        nvidia: whether the machine has an NVIDIA GPU, whatever torch can use.
+        driver: whether NVIDIA's driver is there, too.
         allowed: processors that this process may run on.
-        quota: processors' worth of time that its control group grants; None without a limit.
-        memory_bytes: of the machine, or what its control group leaves of it.
+        quota: processors' worth of time that its control groups grant; None without a limit.
+        threads: how many torch takes if nobody says.
+        memory_bytes: of the machine, or what its control groups leave of it.
     """
 
     torch: str
     build: str | None
     gpus: tuple[tuple[str, str, float], ...]
     nvidia: bool
+    driver: bool
     gloo: bool
     nccl: bool
     processors: int
     allowed: int
     quota: float | None
+    threads: int
     memory_bytes: float
+
+    @property
+    def granted(self) -> float:
+        """Processors' worth of time that this process may use."""
+        return min(float(self.allowed), self.processors if self.quota is None else self.quota)
 
     @classmethod
     def here(cls) -> Machine:
-        processors = os.cpu_count() or 1
+        processors, granted = os.cpu_count() or 1, grant()
+        driver = Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
+        whole = _memory_bytes()
         return cls(
             torch=torch.__version__,
-            build=torch.version.cuda or getattr(torch.version, "hip", None),
+            build=torch.version.cuda or getattr(torch.version, "hip", None) or getattr(torch.version, "xpu", None),
             gpus=tuple(_gpus()),
-            nvidia=Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists(),
+            nvidia=driver or has_nvidia(_pci()),
+            driver=driver,
             gloo=dist.is_available() and dist.is_gloo_available(),
             nccl=dist.is_available() and dist.is_nccl_available(),
             processors=processors,
             allowed=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else processors,
-            quota=cgroup_quota(_first("/sys/fs/cgroup/cpu.max")),
-            memory_bytes=_memory_bytes(),
+            quota=granted.processors,
+            threads=torch.get_num_threads(),
+            memory_bytes=whole if granted.memory_bytes is None else min(whole, granted.memory_bytes),
         )
 
 
@@ -65,16 +80,12 @@ def check_devices(machine: Machine) -> Iterator[Finding]:
     yield _torch(machine)
     for kind, name, memory in machine.gpus:
         yield ok("device", f"{kind}: {name}, {show_bytes(memory)}")
-    if machine.nvidia and not any(kind == "cuda" for kind, _, _ in machine.gpus):
-        why = "this torch is a CPU build" if machine.build is None else "torch cannot use it"
-        yield warn("device", f"there is an NVIDIA GPU, but {why}", "install torch for CUDA, or check nvidia-smi")
+    has_cuda = any(kind == "cuda" for kind, _, _ in machine.gpus)
+    if machine.nvidia and not has_cuda:
+        yield _unused(machine)
     elif not machine.gpus:
         yield ok("device", "CPU only")
-    if not machine.gloo:
-        mend = 'install a torch with it; until then keep run.collective = "ring" and run.transport = "streams"'
-        yield warn("device", "this torch has no Gloo", mend)
-    if any(kind == "cuda" for kind, _, _ in machine.gpus) and not machine.nccl:
-        yield warn("device", "this torch has no NCCL", 'keep run.collective = "ring"')
+    yield from _engines(machine, has_cuda)
     yield from _processors(machine)
     size = show_bytes(machine.memory_bytes)
     if machine.memory_bytes < LEAST_MEMORY:
@@ -83,10 +94,9 @@ def check_devices(machine: Machine) -> Iterator[Finding]:
         yield ok("memory", size)
 
 
-def cgroup_quota(text: str | None) -> float | None:
-    """Processors' worth of ``cpu.max`` (``"150000 100000"`` is 1.5; ``"max 100000"`` has no limit)."""
-    fields = (text or "").split()
-    return int(fields[0]) / int(fields[1]) if len(fields) == 2 and fields[0].isdigit() else None
+def has_nvidia(pci: Iterator[tuple[str, str]]) -> bool:
+    """Whether there is an NVIDIA display or 3D controller among (vendor, class) of the devices on the PCI bus."""
+    return any(vendor == _NVIDIA and kind.startswith(_DISPLAY) for vendor, kind in pci)
 
 
 def _torch(machine: Machine) -> Finding:
@@ -99,13 +109,40 @@ def _torch(machine: Machine) -> Finding:
     return fail("torch", f"{text}: Shoal is made for {wanted}", f'pip install "torch{wanted}"')
 
 
+def _unused(machine: Machine) -> Finding:
+    """Why an NVIDIA GPU lies idle."""
+    text = "there is an NVIDIA GPU, but "
+    if machine.build is None:
+        return warn("device", f"{text}this torch is a CPU build", "install torch for CUDA (pytorch.org says how)")
+    if not machine.driver:
+        mend = "install NVIDIA's driver; in a container, start it with --gpus all"
+        return warn("device", f"{text}no driver for it", mend)
+    mend = "does nvidia-smi see it, is CUDA_VISIBLE_DEVICES empty, is the driver as new as torch's CUDA?"
+    return warn("device", f"{text}torch cannot use it", mend)
+
+
+def _engines(machine: Machine, has_cuda: bool) -> Iterator[Finding]:
+    have = [name for name, there in (("Gloo", machine.gloo), ("NCCL", machine.nccl)) if there]
+    if not machine.gloo:
+        mend = 'install a torch with it; until then keep run.collective = "ring" and run.transport = "streams"'
+        yield warn("collectives", "this torch has no Gloo", mend)
+    elif has_cuda and not machine.nccl:
+        yield warn("collectives", "this torch has no NCCL", 'keep run.collective = "ring"')
+    else:
+        yield ok("collectives", ", ".join(have))
+
+
 def _processors(machine: Machine) -> Iterator[Finding]:
-    granted = min(float(machine.allowed), machine.quota or machine.processors)
-    if granted < machine.processors:
-        text = f"{granted:g} of {machine.processors} processors are granted to this process"
-        yield note("processors", text, "set run.threads, which counts all of them, or raise the limit")
+    if machine.granted < machine.processors:
+        text = f"{machine.granted:g} of {machine.processors} are granted to this process"
+        yield note("processors", text, "set run.threads, whose default counts all of them, or raise the limit")
     else:
         yield ok("processors", f"{machine.processors}")
+    if machine.threads > machine.granted:
+        text = f"torch takes {machine.threads} threads, more than the {machine.granted:g} processors granted"
+        yield note("threads", text, "set run.threads; for other programs OMP_NUM_THREADS")
+    else:
+        yield ok("threads", f"torch takes {machine.threads} if nobody says")
 
 
 def _gpus() -> Iterator[tuple[str, str, float]]:
@@ -121,13 +158,14 @@ def _gpus() -> Iterator[tuple[str, str, float]]:
         yield "mps", "Apple GPU", float(torch.mps.recommended_max_memory())
 
 
-def _memory_bytes() -> float:
-    whole = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else float("inf")
-    limit = _first("/sys/fs/cgroup/memory.max") or ""
-    return min(whole, float(limit)) if limit.isdigit() else whole
-
-
-def _first(path: str) -> str | None:
+def _pci() -> Iterator[tuple[str, str]]:
     with suppress(OSError):
-        return Path(path).read_text(encoding="ascii").strip()
-    return None
+        for device in Path("/sys/bus/pci/devices").iterdir():
+            yield read_file(f"{device}/vendor") or "", read_file(f"{device}/class") or ""
+
+
+def _memory_bytes() -> float:
+    """Of the whole machine."""
+    with suppress(AttributeError, ValueError, OSError):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return float("inf")

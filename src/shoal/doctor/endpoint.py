@@ -44,3 +44,17 @@ def parse_endpoint(text: str, *, key: str, port: int = PORT) -> Endpoint:
     if said and not (said.isdigit() and 0 < int(said) < 65536):
         raise UserError("not a port", key=key, value=text, mend="write a number from 1 to 65535 after the colon")
     return Endpoint(host, int(said) if said else port)
+
+
+def parse_listening(text: str, *, key: str) -> Endpoint:
+    """``"29600"``, ``":29600"`` and ``"*:29600"`` at every address of this machine; otherwise as `parse_endpoint`.
+
+    Raises:
+        UserError: no port can be read from it.
+    """
+    host, _, said = text.strip().rpartition(":")
+    if host in ("", "*") and said.isdigit():
+        if not 0 < int(said) < 65536:
+            raise UserError("not a port", key=key, value=text, mend="write a number from 1 to 65535")
+        return Endpoint("", int(said))
+    return parse_endpoint(text, key=key)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +22,29 @@ LONG_FAT = 100e6 / 8 * 0.2
 """Bytes under way on 100 Mbit/s at 100 ms one way: what a TCP buffer should hold, twice for its bookkeeping."""
 TRIAL_SECONDS = 20.0
 _TRIAL = """
+import json
 from shoal.errors import ShoalError
 from shoal.lab import namespaces
 try:
-    namespaces.become_able()
+    as_user = namespaces.become_able()
     namespaces.make(["link set lo up"], [])
-    print("ok")
+    print(json.dumps({"as_user": as_user}))
 except ShoalError as error:
-    print(error)
+    print(json.dumps({"problem": getattr(error, "problem", str(error)), "mend": getattr(error, "mend", "")}))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """Whether this machine can have one. Args:
+
+    problem: why not; empty if it can.
+    as_user: in a user namespace, without being root.
+    """
+
+    problem: str = ""
+    mend: str = ""
+    as_user: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +52,17 @@ class System:
     """Args:
     open_files: the limit of this process; None without one.
     disk_bytes: free where runs go.
+    writable: whether this user may write there.
     shared_bytes: size of ``/dev/shm``; None where there is none.
     tcp_bytes: the most that a receiving and a sending TCP buffer grow to; None if unknown.
-    lab: ``"ok"``, or why there can be no lab.
     """
 
     open_files: int | None
     disk_bytes: float
+    writable: bool
     shared_bytes: float | None
     tcp_bytes: tuple[float, float] | None
-    lab: str
+    lab: Lab
 
     @classmethod
     def here(cls, runs: Path) -> System:
@@ -54,34 +71,43 @@ class System:
         return cls(
             open_files=_open_files(),
             disk_bytes=float(shutil.disk_usage(existing).free),
+            writable=existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
             shared_bytes=float(shutil.disk_usage(shared).total) if shared.is_dir() else None,
             tcp_bytes=_tcp_bytes(),
-            lab=_lab(),
+            lab=try_lab(),
         )
 
 
 def check_system(system: System, runs: Path) -> Iterator[Finding]:
     """Judge what the system lets a run do."""
-    free = f"{show_bytes(system.disk_bytes)} free for {runs}"
-    if system.disk_bytes < LEAST_DISK:
-        yield fail("disk", free, "make room, or name another folder with --runs")
-    elif system.disk_bytes < LITTLE_DISK:
-        yield warn("disk", free, "checkpoints of a large model may not fit: set run.keep, or name another --runs")
-    else:
-        yield ok("disk", free)
+    yield _disk(system, runs)
+    files = "any number" if system.open_files is None else f"{system.open_files}"
     if system.open_files is not None and system.open_files < LEAST_FILES:
-        yield warn("open files", f"{system.open_files} at most; each peer takes one", "ulimit -n 65536")
+        mend = "ulimit -n 65536; or LimitNOFILE= of its service, nofile in /etc/security/limits.conf"
+        yield warn("open files", f"{files} at most; each peer takes one", mend)
     else:
-        yield ok("open files", f"{system.open_files or 'any number'} at most")
-    if system.shared_bytes is not None and system.shared_bytes < LEAST_SHARED:
+        yield ok("open files", f"{files} at most")
+    if system.shared_bytes is not None:
+        size = show_bytes(system.shared_bytes)
         mend = "in a container: --shm-size 2g (data loaders with workers need it)"
-        yield warn("/dev/shm", show_bytes(system.shared_bytes), mend)
+        yield warn("/dev/shm", size, mend) if system.shared_bytes < LEAST_SHARED else ok("/dev/shm", size)
     if system.tcp_bytes is not None:
         yield _tcp(*system.tcp_bytes)
-    if system.lab == "ok":
-        yield ok("lab", "shoal train --world lab works here")
+    if system.lab.problem:
+        yield note("lab", f"no lab on this machine: {system.lab.problem}", system.lab.mend)
     else:
-        yield note("lab", f"no lab on this machine: {system.lab}")
+        yield ok("lab", f"shoal train --world lab works here{', without root' if system.lab.as_user else ''}")
+
+
+def _disk(system: System, runs: Path) -> Finding:
+    free = f"{show_bytes(system.disk_bytes)} free for {runs}"
+    if not system.writable:
+        return fail("disk", f"this user may not write {runs}", "name another folder with --runs")
+    if system.disk_bytes < LEAST_DISK:
+        return fail("disk", free, "make room, or name another folder with --runs")
+    if system.disk_bytes < LITTLE_DISK:
+        return warn("disk", free, "checkpoints of a large model may not fit: set run.keep, or name another --runs")
+    return ok("disk", free)
 
 
 def _tcp(receive: float, send: float) -> Finding:
@@ -115,14 +141,21 @@ def _open_files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _lab() -> str:
-    """Really make a namespace and a TUN device, in a process of its own, with which both are gone."""
+def try_lab(program: Sequence[str] = (sys.executable, "-c", _TRIAL)) -> Lab:
+    """Really make a namespace and a TUN device, in a process of its own, with which both are gone.
+
+    Args:
+        program: that does it, and prints what came of it.
+    """
     if sys.platform != "linux":
-        return "it needs Linux"
+        return Lab("it needs Linux", "use a virtual machine with Linux, or shoal simulate")
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRIAL], capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False
-        )
+        done = subprocess.run(program, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"making a namespace took longer than {TRIAL_SECONDS:g} s"
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+        return Lab(f"making a namespace took longer than {TRIAL_SECONDS:g} s")
+    try:
+        told = json.loads(done.stdout)
+        return Lab(**{key: told[key] for key in ("problem", "mend", "as_user") if key in told})
+    except (ValueError, TypeError):
+        said = done.stderr.strip().splitlines() or [f"its trial ended with {done.returncode}"]
+        return Lab(said[-1])
